@@ -1,0 +1,110 @@
+/* The engine as the command line and benches see it: open a model on a device, open a session under a serving configuration,
+ * sample, replay, score. Opaque; no device pointers. */
+#ifndef TV_TV_H
+#define TV_TV_H
+
+#include <stdint.h>
+
+#include "base/json.h"
+#include "base/progress.h"
+#include "base/status.h"
+#include "traces/trace.h"
+
+typedef struct tv_engine tv_engine;   /* a model on a device */
+typedef struct tv_session tv_session; /* KV cache, workspace and scheduler under one serving configuration */
+
+typedef struct {
+    const char *model;  /* checkpoint folder or Hugging Face cache path */
+    const char *device; /* "auto", "cpu", "cuda" */
+    int threads;        /* 0 = all cores */
+    const char *isa;    /* CPU instruction set: "auto", "scalar", "avx2", ... */
+    int gpu;
+    const tv_progress *progress; /* loading, in bytes */
+} tv_engine_options;
+
+TV_NODISCARD tv_status tv_engine_open(const tv_engine_options *options, tv_engine **out, tv_err *err);
+void tv_engine_close(tv_engine *engine);
+
+typedef struct {
+    char model_dir[4096], architecture[64], device[128];
+    uint64_t weights_hash, weights_bytes, parameters;
+    int n_layers, d_model, n_heads, n_kv_heads, head_size, vocab_size, max_positions, n_experts;
+    int n_eos;
+    int32_t eos[16];
+} tv_engine_info;
+void tv_engine_describe(const tv_engine *engine, tv_engine_info *info);
+
+typedef enum { TV_ORDER_FIXED, TV_ORDER_SHUFFLED } tv_order;
+typedef enum { TV_ARRIVALS_TOGETHER, TV_ARRIVALS_STAGGERED } tv_arrivals;
+typedef enum { TV_EOS_STOP, TV_EOS_IGNORE, TV_EOS_SUPPRESS } tv_eos_mode;
+
+/* One side: everything that may move the output distribution. */
+typedef struct {
+    char backend[16];      /* "auto", "math", "eager", "flash", "cudnn" */
+    int batch;             /* most sequences running; 0 = all of the job */
+    int pad_batch;         /* 1: padding sequences complete the last batch */
+    tv_order order;
+    tv_arrivals arrivals;
+    int reduction_fixed;   /* 0: --reduction serving, 1: fixed */
+    int plan_units;        /* multiprocessors of the plan; 132 */
+    int logits_f32;        /* 0: --logits bf16 */
+    int prefill_chunk;     /* prompt tokens per sequence and step; 0 = whole prompt */
+    int top_k;             /* sampling truncation */
+    int store_k;           /* slots recorded */
+    double temperature;
+    tv_eos_mode eos;
+    uint64_t pass_seed;    /* what a pass draws: composition, arrival steps */
+} tv_serving;
+
+/* The defaults of the program (backend auto, batch 0, temperature 1, top_k 20, store_k 32, suppressed EOS, ...). */
+tv_serving tv_serving_default(void);
+/* Checks ranges and combinations against the model; TV_EARG names the option. */
+TV_NODISCARD tv_status tv_serving_check(const tv_serving *serving, const tv_engine *engine, tv_err *err);
+/* The configuration as the manifest and traces store it; the caller deletes. Resolves "auto" to what was picked. */
+cJSON *tv_serving_json(const tv_serving *serving, const tv_engine *engine);
+/* 1 when a pass draws nothing new (order fixed, arrivals together): two equal passes then mean all are equal. */
+int tv_serving_deterministic(const tv_serving *serving);
+
+/* N trajectories at most at a time, prompt + n positions each. Prints nothing; sizes are checked against the device's memory
+ * and the model's maximum before anything is allocated. */
+TV_NODISCARD tv_status tv_session_open(tv_engine *engine, const tv_serving *serving, int64_t max_trajectories, int64_t max_positions,
+                                       tv_session **out, tv_err *err);
+void tv_session_close(tv_session *session);
+/* Name of the attention backend in use ("flash"). */
+const char *tv_session_backend(const tv_session *session);
+/* Device bytes a session would take. */
+uint64_t tv_session_bytes(const tv_engine *engine, const tv_serving *serving, int64_t max_trajectories, int64_t max_positions);
+
+/* What to sample: N trajectories of n tokens, trajectory i after prompt prompt_index[i]. */
+typedef struct {
+    int64_t N, n, P;
+    const int32_t *prompt_ids;     /* [prompt_offsets[P]] */
+    const int32_t *prompt_offsets; /* [P+1] */
+    const int32_t *prompt_index;   /* [N], or NULL: all 0 */
+    uint64_t seed;
+} tv_job;
+
+/* Draws trajectories; the trace holds the records made while sampling. side: 'a' or 'b' goes into the metadata. */
+TV_NODISCARD tv_status tv_session_sample(tv_session *session, const tv_job *job, char side, const tv_progress *progress,
+                                         tv_trace **out, tv_err *err);
+/* Pass number `pass` of teacher-forced replay over the set's trajectories through the decode path. */
+TV_NODISCARD tv_status tv_session_replay(tv_session *session, const tv_trace *set, char side, int64_t pass,
+                                         const tv_progress *progress, tv_trace **out, tv_err *err);
+/* Sequence-level scoring: the whole trajectory in one prefill. */
+TV_NODISCARD tv_status tv_session_score_prefill(tv_session *session, const tv_trace *set, char side, int64_t pass,
+                                                const tv_progress *progress, tv_trace **out, tv_err *err);
+/* Logits of given ids [B,T]: through one prefill per row, or token by token through decode. logits: [B,T,V] f32 host. tap_routes:
+ * NULL, or [L,B,T,used] i32 host receiving the experts chosen (expert models). */
+TV_NODISCARD tv_status tv_session_logits(tv_session *session, const int32_t *ids, int64_t B, int64_t T, int decode, float *logits,
+                                         int32_t *routes, tv_err *err);
+/* Streams one continuation: fn gets each token as it is drawn and returns 0 to go on. */
+TV_NODISCARD tv_status tv_session_generate(tv_session *session, const int32_t *prompt, int64_t n_prompt, int64_t n, uint64_t seed,
+                                           int (*fn)(void *user, int32_t id), void *user, tv_err *err);
+
+/* Backends and devices with "available" or the reason: for info and error messages. The caller deletes. */
+cJSON *tv_devices_json(void);
+cJSON *tv_backends_json(const tv_engine *engine);
+/* The reduction plan of this model as text (info --plan); the caller frees. */
+char *tv_plan_text(const tv_engine *engine, const tv_serving *serving);
+
+#endif
