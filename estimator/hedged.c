@@ -181,9 +181,9 @@ static tv_status run_arm(const tv_dataset *data, int set, int64_t reads, tv_read
     if (status == TV_OK) {
         const double corr = first_value(&arm->params, 0, job.n) - first_value(&arm->params, arm->params.tau2, job.n);
         double **fields[] = {&arm->T0, &arm->T2,  &arm->T2x, &arm->T2pj, &arm->C,
-                             &arm->qv, &arm->haz, &arm->DA,  &arm->DB};
-        double *block = tv_xcalloc(N * 9, sizeof *block);
-        for (size_t f = 0; f < 9; f++) *fields[f] = block + f * N;
+                             &arm->qv, &arm->haz, &arm->DA,  &arm->DB,   &arm->DAB};
+        double *block = tv_xcalloc(N * 10, sizeof *block);
+        for (size_t f = 0; f < 10; f++) *fields[f] = block + f * N;
         arm->N = s->N;
         for (size_t i = 0; i < N; i++) {
             const tv_hedged_row *r = &rows[i];
@@ -192,6 +192,7 @@ static tv_status run_arm(const tv_dataset *data, int set, int64_t reads, tv_read
             arm->T2x[i] = corr + r->T2x;
             arm->T2pj[i] = 2 * arm->T2[i] - arm->T2x[i];
             arm->C[i] = r->C, arm->qv[i] = r->qv, arm->haz[i] = r->haz, arm->DA[i] = r->DA, arm->DB[i] = r->DB;
+            arm->DAB[i] = r->DAB;
         }
         const double variance = tv_stats_variance(arm->C, arm->N);
         arm->faithfulness_z = variance > 0 ? tv_stats_mean(arm->C, arm->N) / sqrt(variance / (double)arm->N) : NAN;
@@ -252,7 +253,7 @@ tv_status tv_hedged_run_portable(const tv_dataset *data, int64_t reads, tv_reado
 
 void tv_hedged_free(tv_hedged *h) {
     if (!h) return;
-    for (int set = 0; set < 2; set++) free(h->arm[set].T0); /* one block holds all nine arrays */
+    for (int set = 0; set < 2; set++) free(h->arm[set].T0); /* one block holds all ten arrays */
     memset(h, 0, sizeof *h);
 }
 
@@ -267,9 +268,30 @@ tv_hedged_value tv_hedged_combine(const tv_hedged *h, tv_hedged_variant variant)
     return (tv_hedged_value){.estimate = 0.5 * sum, .se = 0.5 * sqrt(variance)};
 }
 
-tv_hedged_interval tv_hedged_interval95(const tv_hedged *h, double plugin) {
-    const tv_hedged_value best = tv_hedged_combine(h, TV_HEDGED_T2PJ), plain = tv_hedged_combine(h, TV_HEDGED_T2);
-    const double spread = fabs(best.estimate - plain.estimate), trust = 0.1 * fabs(plugin - best.estimate);
-    const double half = 1.96 * best.se + (spread > trust ? spread : trust);
+static double half_z(double d) { return isnan(d) ? 1 : tanh(0.5 * fabs(d)); }
+
+double tv_hedged_bias_allowance(const tv_hedged *h) {
+    double drop = 0, left = 0, whole = 0;
+    for (int set = 0; set < 2; set++) {
+        const tv_hedged_arm *arm = &h->arm[set];
+        double *z = tv_xmalloc((size_t)arm->N * sizeof *z);
+        for (int64_t i = 0; i < arm->N; i++)
+            z[i] = 0.5 * (half_z(arm->DA[i]) + half_z(arm->DB[i])) - half_z(arm->DAB[i]);
+        drop += 0.5 * tv_stats_mean(z, arm->N);
+        for (int64_t i = 0; i < arm->N; i++) z[i] = half_z(arm->DAB[i]);
+        whole += tv_stats_variance(z, arm->N);
+        left += tv_stats_variance(arm->T2pj, arm->N);
+        free(z);
+    }
+    const double misfit = left < whole ? sqrt(left / whole) : 1;
+    const double bound = misfit * (1 + M_SQRT2 * misfit) * fabs(drop);
+    const double spread =
+        fabs(tv_hedged_combine(h, TV_HEDGED_T2PJ).estimate - tv_hedged_combine(h, TV_HEDGED_T2).estimate);
+    return spread > bound ? spread : bound;
+}
+
+tv_hedged_interval tv_hedged_interval95(const tv_hedged *h) {
+    const tv_hedged_value best = tv_hedged_combine(h, TV_HEDGED_T2PJ);
+    const double half = 1.96 * best.se + tv_hedged_bias_allowance(h);
     return (tv_hedged_interval){.low = best.estimate - half, .high = best.estimate + half};
 }

@@ -17,6 +17,7 @@ typedef struct {
     double *T0, *T2, *T2x, *T2pj, *C; /* C: companion of mean zero when the scorer's mean sampled the set */
     double *qv, *haz;                 /* moments behind the automatic parameters */
     double *DA, *DB;                  /* log own - log other on each half; NaN marks a dead half (never printed) */
+    double *DAB;                      /* the same on all reads */
     tv_hedged_params params;
     double faithfulness_z; /* mean C / se; NaN when se is 0 or N < 2 */
 } tv_hedged_arm;
@@ -44,12 +45,18 @@ typedef struct {
 } tv_hedged_value;
 tv_hedged_value tv_hedged_combine(const tv_hedged *h, tv_hedged_variant variant);
 
-/* The bias-inclusive nominal 95% interval T2pj +- (1.96 se + max(|T2pj - T2|, 0.1 |plugin - T2pj|)); plugin: the
- * symmetric plug-in at the same reads. Not clipped to [0,1]. */
+/* What the interval adds for bias that the jackknives cannot remove: max(|T2pj - T2|, misfit (1 + sqrt 2 misfit) drop),
+ * with drop = |mean Z(halves) - mean Z(all)| and misfit = sd T2pj / sd Z (at most 1), the share of the spread that the
+ * value function leaves unexplained: read noise reaches the hedged value through nothing else. The plug-in's own bias
+ * at these reads is at most drop where the log-ratio is smooth (it falls like 1/r) and (1 + sqrt 2) drop where it has
+ * atoms at 0 (r^{-1/2}), and atoms are what no value function explains. docs/estimator-hedged.md says what this was
+ * measured on. */
+double tv_hedged_bias_allowance(const tv_hedged *h);
+/* The bias-inclusive nominal 95% interval T2pj +- (1.96 se + allowance). Not clipped to [0,1]. */
 typedef struct {
     double low, high;
 } tv_hedged_interval;
-tv_hedged_interval tv_hedged_interval95(const tv_hedged *h, double plugin);
+tv_hedged_interval tv_hedged_interval95(const tv_hedged *h);
 
 /* Which inner loop this machine runs: "avx2" or "portable". Both give the same bits; the second function is
  * the portable loop whatever the machine, for tests. */

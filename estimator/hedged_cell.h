@@ -336,5 +336,6 @@ TV_VEC void TV_HEDGED_TRAJECTORY(const tv_hedged_job *job, tv_hedged_scratch *s,
         row->haz = haz / (double)n;
         row->DA = dead[LANE_A] ? NAN : D[LANE_A];
         row->DB = dead[LANE_B] ? NAN : D[LANE_B];
+        row->DAB = dead[LANE_AB] ? NAN : D[LANE_AB];
     }
 }

@@ -32,7 +32,7 @@ enum { TV_HEDGED_MAX_ORDER = 20 };
 
 typedef struct {
     double T0, T2, T2x, C; /* without the smoothing correction */
-    double qv, haz, DA, DB;
+    double qv, haz, DA, DB, DAB;
 } tv_hedged_row;
 
 /* Working memory of one thread, sized by tv_hedged_scratch_new. */

@@ -386,7 +386,12 @@ tv_status tv_multilevel_run(tv_increment_fn draw, void *user, const tv_multileve
     if (status == TV_OK) {
         out->estimate = tv_median(groups, out->groups);
         out->se = sqrt(variance);
-        out->bias_bound = plan->L > 1 ? fabs(out->mean[plan->L - 1]) / (M_SQRT2 - 1) : out->estimate;
+        const int top = plan->L - 1;
+        out->bias_bound = top > 0 ? fabs(out->mean[top]) / (M_SQRT2 - 1) : out->estimate;
+        /* The increment enters the lower end twice: in the estimate and in the bound. */
+        const double twice = 1 + 1 / (M_SQRT2 - 1);
+        out->bound_se =
+            top > 0 ? sqrt(variance + (twice * twice - 1) * out->variance[top] / (double)out->N[top]) : out->se;
     }
     free(groups);
     return status;

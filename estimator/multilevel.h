@@ -121,6 +121,8 @@ typedef struct {
     int64_t N[TV_MAX_LEVELS];
     double mean[TV_MAX_LEVELS], variance[TV_MAX_LEVELS], kurtosis[TV_MAX_LEVELS]; /* of Y_l; excess kurtosis */
     double bias_bound; /* of the top level: |mean Y_L| / (sqrt 2 - 1), for a bias that falls at least like r^{-1/2} */
+    double bound_se;   /* of estimate - bias_bound: the plug-in's bias is positive, so a 95% interval is
+                        * [estimate - bias_bound - 1.96 bound_se, estimate + 1.96 se] */
 } tv_multilevel_result;
 
 /* Algorithm 3. With delta > 0 each level's samples are dealt to G groups and the median of the groups' sums is the
