@@ -219,28 +219,34 @@ static double budget_for(const double *budgets, const double *rmse, int n, doubl
     return NAN;
 }
 
-/* Equal-accuracy budget ratio base/new over the accuracies that both reach: the largest, and where. */
+/* The same with the curve continued: above its first point the error is all variance (rmse^-2), beyond its last the
+ * variance goes on around the bias floor that the last two points show. NaN where the floor is above a. */
+static double needed_for(const double *budgets, const double *rmse, int n, double a) {
+    if (rmse[0] <= a) return budgets[0] * (rmse[0] / a) * (rmse[0] / a);
+    const double inside = budget_for(budgets, rmse, n, a);
+    if (!isnan(inside) || n < 2) return inside;
+    const double x = rmse[n - 2] * rmse[n - 2], y = rmse[n - 1] * rmse[n - 1];
+    const double c = (x - y) / (1 / budgets[n - 2] - 1 / budgets[n - 1]), floor = y - c / budgets[n - 1];
+    return c > 0 && a * a > floor ? c / (a * a - floor) : NAN;
+}
+
+/* Equal-accuracy budget ratio base/new over the accuracies of the base's curve: the largest, and where. */
 static void add_saving(cJSON *savings, const char *name, const double *budgets, int n, const double *base,
                        const double *fresh) {
-    double low[2] = {INFINITY, INFINITY};
-    for (int b = 0; b < n; b++) {
-        low[0] = base[b] < low[0] ? base[b] : low[0];
-        low[1] = fresh[b] < low[1] ? fresh[b] : low[1];
-    }
-    const double best = low[0] > low[1] ? low[0] : low[1], worst = base[0] < fresh[0] ? base[0] : fresh[0];
+    double best = INFINITY, peak = -1, at = 0;
+    for (int b = 0; b < n; b++) best = base[b] < best ? base[b] : best;
     cJSON *entry = cJSON_AddObjectToObject(savings, name);
-    if (!(worst > best * 1.0001)) {
-        tv_json_add_null(entry, "peak", "the two curves share no accuracy");
-        return;
-    }
-    double peak = -1, at = 0;
     for (int j = 0; j < 200; j++) {
-        const double a = exp(log(worst) + (log(best * 1.0001) - log(worst)) * j / 199);
-        const double ratio = budget_for(budgets, base, n, a) / budget_for(budgets, fresh, n, a);
+        const double a = exp(log(base[0]) + (log(best * 1.0001) - log(base[0])) * j / 199);
+        const double ratio = needed_for(budgets, base, n, a) / needed_for(budgets, fresh, n, a);
         if (ratio > peak) peak = ratio, at = a;
     }
-    cJSON_AddNumberToObject(entry, "peak", peak);
-    cJSON_AddNumberToObject(entry, "at_rmse", at);
+    if (peak > 0) {
+        cJSON_AddNumberToObject(entry, "peak", peak);
+        cJSON_AddNumberToObject(entry, "at_rmse", at);
+    } else {
+        tv_json_add_null(entry, "peak", "its bias is above every error that the base reaches");
+    }
 }
 
 static void read_curve(const cJSON *rmse, const char *name, double *curve, int n) {
@@ -258,16 +264,7 @@ double tv_protocol_needed(const cJSON *protocol, const char *family, double eps)
     double *x = tv_xmalloc(2 * (size_t)n * sizeof *x), *y = x + n;
     for (int b = 0; b < n; b++) x[b] = cJSON_GetArrayItem(budgets, b)->valuedouble;
     read_curve(cJSON_GetObjectItemCaseSensitive(protocol, "rmse"), family, y, n);
-    double need = y[0] <= eps ? NAN : budget_for(x, y, n, eps);
-    if (y[0] <= eps) {
-        /* Below the grid the error is all variance: budget falls like rmse^-2. */
-        need = x[0] * (y[0] / eps) * (y[0] / eps);
-    } else if (isnan(need) && y[n - 1] > eps) {
-        /* rmse^2 = c / budget + floor, from the last two points. */
-        const double a = y[n - 2] * y[n - 2], b = y[n - 1] * y[n - 1];
-        const double c = (a - b) / (1 / x[n - 2] - 1 / x[n - 1]), floor = b - c / x[n - 1];
-        if (c > 0 && eps * eps > floor) need = c / (eps * eps - floor);
-    }
+    const double need = needed_for(x, y, n, eps);
     free(x);
     return need;
 }
