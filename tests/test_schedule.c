@@ -1,0 +1,282 @@
+/* The pilot protocol, the theory's parameters and what to run next. */
+#include "estimator/schedule.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "check.h"
+#include "estimator/stats.h"
+#include "estimator/synthetic.h"
+#include "estimator_fixture.h"
+
+static double number(const cJSON *json, const char *path) {
+    const cJSON *item = fixture_at(json, path);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+static double entry(const cJSON *json, const char *path, int i) {
+    const cJSON *item = cJSON_GetArrayItem(fixture_at(json, path), i);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+/* A small Markov pair's levels, reference = exact Z. */
+static int small_levels(tv_levels levels[2], int64_t N) {
+    tv_chain c;
+    tv_err err = {0};
+    const tv_markov_options o = {.n = 60, .contexts = 8, .topics = 2, .k = 8, .delta = 0.12, .seed = 2};
+    if (!CHECK_OK(tv_chain_markov(&o, &c, &err), &err)) return 0;
+    const tv_oracle oracle = {TV_ORACLE_HEAVY, 0.06, 9};
+    for (int s = 0; s < 2; s++)
+        if (!CHECK_OK(tv_chain_levels(&c, &oracle, s, 0, N, &(tv_levels_options){.reads = 8}, &levels[s], &err), &err))
+            return 0;
+    tv_chain_free(&c);
+    return 1;
+}
+
+/* Figures of the protocol that can be worked out by hand from the levels: variances, bias floors, the hindsight
+ * families, the fixed family's curve; and what must hold between families. */
+static void schedule_protocol(void) {
+    tv_levels levels[2];
+    if (!small_levels(levels, 100)) return;
+    const tv_levels *const arms[2] = {&levels[0], &levels[1]};
+    const tv_fixed_family fixed = {"mine", 0.02, 2, 0.001};
+    const double budgets[] = {512, 2048, 8192};
+    cJSON *out;
+    tv_err err = {0};
+    const tv_protocol_options o = {
+        .seed = 3, .simulations = 40, .n_budgets = 3, .budgets = budgets, .n_fixed = 1, .fixed = &fixed};
+    if (!CHECK_OK(tv_protocol_run(arms, 2, &o, &out, &err), &err)) return;
+    double V[4], bias[4], y[100], least[3] = {1, 1, 1};
+    for (int l = 0; l < 4; l++) {
+        V[l] = 0.5 * (tv_stats_variance(tv_levels_z(&levels[0], 0, l), 100) +
+                      tv_stats_variance(tv_levels_z(&levels[1], 0, l), 100));
+        double mean = 0, paired = 0;
+        for (int s = 0; s < 2; s++) {
+            for (int i = 0; i < 100; i++) y[i] = tv_levels_z(&levels[s], 0, l)[i] - levels[s].reference[i];
+            mean += 0.5 * tv_stats_mean(y, 100), paired += 0.5 * tv_stats_variance(y, 100);
+        }
+        bias[l] = fmax(fabs(mean), sqrt(paired / 200));
+        const cJSON *level = cJSON_GetArrayItem(fixture_at(out, "levels"), l);
+        CHECK_NEAR(number(level, "variance"), V[l], 1e-13);
+        CHECK_NEAR(number(level, "bias"), bias[l], 1e-13);
+        CHECK_NEAR(number(level, "r"), 1 << l, 0);
+        for (int b = 0; b < 3; b++) least[b] = fmin(least[b], V[l] * (1 << l) / budgets[b] + bias[l] * bias[l]);
+    }
+    for (int b = 0; b < 3; b++) {
+        CHECK_NEAR(entry(out, "rmse/hindsight_single", b), sqrt(least[b]), 1e-13);
+        CHECK_NEAR(entry(out, "rmse/mine", b), sqrt(0.04 / budgets[b] + 1e-6), 1e-13);
+        CHECK(entry(out, "rmse/hindsight_multilevel", b) <= entry(out, "rmse/hindsight_single", b) + 1e-15);
+        CHECK(entry(out, "rmse/multilevel", b) >= entry(out, "rmse/hindsight_multilevel", b) - 1e-15);
+        CHECK(entry(out, "rmse/single", b) >= entry(out, "rmse/hindsight_single", b) - 1e-15);
+        CHECK(entry(out, "rmse/antithetic", b) >= entry(out, "rmse/hindsight_antithetic", b) - 1e-15);
+        CHECK(entry(out, "rmse/randomized_antithetic", b) > 0);
+    }
+    /* theta: the least work that ends at the top level over the single level's. */
+    const cJSON *steps = fixture_at(out, "increments");
+    CHECK_INT(cJSON_GetArraySize(steps), 6);
+    double VY[4][4] = {{0}};
+    for (const cJSON *step = steps->child; step; step = step->next)
+        VY[(int)log2(number(step, "from"))][(int)log2(number(step, "to"))] = number(step, "variance");
+    double work = sqrt(V[3] * 8);
+    for (int mask = 0; mask < 8; mask++) {
+        double w = 0;
+        int before = -1;
+        for (int l = 0; l < 4; l++)
+            if (l == 3 || mask >> l & 1) w += sqrt((before < 0 ? V[l] : VY[before][l]) * (1 << l)), before = l;
+        work = fmin(work, w);
+    }
+    CHECK_NEAR(number(out, "theta"), work * work / (V[3] * 8), 1e-12);
+    /* Recycling does not bias the estimate: within four standard errors, as without it. */
+    const cJSON *rows = fixture_at(out, "recycling");
+    CHECK_INT(cJSON_GetArraySize(rows), 3);
+    for (const cJSON *row = rows->child; row; row = row->next) {
+        CHECK(fabs(number(row, "fresh_bias")) < 4 * number(row, "fresh_bias_se"));
+        CHECK(fabs(number(row, "recycled_bias")) < 4 * number(row, "recycled_bias_se") + 0.01);
+        CHECK(number(row, "recycled_rmse") > 0 && number(row, "fresh_rmse") > 0);
+    }
+    CHECK_INT(cJSON_GetArraySize(fixture_at(out, "picks")), 3);
+    CHECK(entry(fixture_at(out, "picks")->child, "schedule", 0) >= 1);
+    /* Interpolation on a curve: exact at its points, 1/N around the floor beyond, inverse square below. */
+    const double at = entry(out, "rmse/mine", 1);
+    CHECK_NEAR(tv_protocol_needed(out, "mine", at), budgets[1], 1e-6);
+    CHECK_NEAR(tv_protocol_needed(out, "mine", sqrt(0.04 / 20000 + 1e-6)), 20000, 1e-3);
+    CHECK(isnan(tv_protocol_needed(out, "mine", 0.00099)));
+    CHECK_NEAR(tv_protocol_needed(out, "mine", 2 * entry(out, "rmse/mine", 0)), 128, 1e-9);
+    CHECK(isnan(tv_protocol_needed(out, "nobody", 0.01)));
+    /* The saving of a family that is better everywhere is above 1. */
+    CHECK(number(out, "savings_over_hindsight_single/mine/peak") >=
+          0.999 * budgets[0] / tv_protocol_needed(out, "mine", entry(out, "rmse/hindsight_single", 0)));
+    CHECK_NEAR(number(out, "rmse_ratio/mine"), entry(out, "rmse/single", 2) / entry(out, "rmse/mine", 2), 1e-12);
+
+    cJSON *again;
+    if (CHECK_OK(tv_protocol_run(arms, 2, &o, &again, &err), &err)) {
+        char *x = tv_json_text(out), *z = tv_json_text(again);
+        CHECK_STR(x, z);
+        free(x);
+        free(z);
+        cJSON_Delete(again);
+    }
+    cJSON_Delete(out);
+    /* One arm alone, default budgets from the pilot's cost on. */
+    if (CHECK_OK(tv_protocol_run(arms, 1, &(tv_protocol_options){.simulations = -1}, &out, &err), &err)) {
+        CHECK_INT(cJSON_GetArraySize(fixture_at(out, "budgets")), 13);
+        CHECK_NEAR(entry(out, "budgets", 0), 64 * 8, 0);
+        CHECK_NEAR(entry(out, "budgets", 12), 64 * 8 * 4096, 0);
+        CHECK(!fixture_at(out, "recycling"));
+        cJSON_Delete(out);
+    }
+    CHECK_FAILS(tv_protocol_run(arms, 2, &(tv_protocol_options){.pilot = 400}, &out, &err), TV_EARG, &err,
+                "202 trajectories from each");
+    CHECK_FAILS(
+        tv_protocol_run(arms, 2, &(tv_protocol_options){.n_budgets = 2, .budgets = (double[]){2, 1}}, &out, &err),
+        TV_EARG, &err, "ascend");
+    CHECK_FAILS(tv_protocol_run(arms, 0, &(tv_protocol_options){0}, &out, &err), TV_EARG, &err, "arms");
+    for (int s = 0; s < 2; s++) tv_levels_free(&levels[s]);
+}
+
+/* The protocol on a recorded measurement: all parts are there, in numbers; too few reads and deterministic sides are
+ * refused. */
+static void schedule_recorded(void) {
+    tv_chain c;
+    tv_err err = {0};
+    const tv_markov_options o = {.n = 40, .contexts = 8, .topics = 2, .k = 8, .delta = 0.12, .seed = 2};
+    if (!CHECK_OK(tv_chain_markov(&o, &c, &err), &err)) return;
+    tv_dataset *data;
+    cJSON *out;
+    CHECK_OK(tv_chain_record(&c, &(tv_oracle){TV_ORACLE_HEAVY, 0.06, 9}, 0, 80, 8, &data, &err), &err);
+    const tv_schedule_options so = {.permutations = 3, .protocol = {.simulations = 10, .pilots = 6, .seed = 4}};
+    if (CHECK_OK(tv_schedule_run(data, &so, &out, &err), &err)) {
+        CHECK_INT(number(out, "held_out"), 4);
+        CHECK_INT(number(out, "permutations"), 3);
+        const char *parts[] = {"symmetric", "one_sided_a", "one_sided_b"};
+        for (int p = 0; p < 3; p++) {
+            const cJSON *part = fixture_at(out, parts[p]);
+            CHECK_INT(cJSON_GetArraySize(fixture_at(part, "grid")), 3); /* 1, 2, 4 */
+            const char *families[] = {"multilevel",           "single",    "antithetic", "hindsight_single",
+                                      "hindsight_multilevel", "hedged_r2", "hedged_r4"};
+            for (int f = 0; f < 7; f++) {
+                char path[64];
+                snprintf(path, sizeof path, "rmse/%s", families[f]);
+                for (int b = 0; b < 13; b++) CHECK(entry(part, path, b) > 0);
+            }
+            /* The hedged estimator's variance is far below the plug-in's here. */
+            CHECK(entry(part, "rmse/hedged_r2", 0) < 0.7 * entry(part, "rmse/hindsight_single", 0));
+        }
+        CHECK(fabs(number(out, "faithfulness/a")) < 4);
+        cJSON_Delete(out);
+    }
+    data->deterministic[0] = data->deterministic[1] = 1;
+    CHECK_FAILS(tv_schedule_run(data, &so, &out, &err), TV_EARG, &err, "nothing to schedule");
+    data->deterministic[0] = data->deterministic[1] = 0;
+    for (int s = 0; s < 2; s++) data->set[s].reads[0] = 3;
+    CHECK_FAILS(tv_schedule_run(data, &so, &out, &err), TV_EARG, &err, "at least 4 passes");
+    for (int s = 0; s < 2; s++) data->set[s].reads[0] = 8, data->set[s].N = 20;
+    CHECK_FAILS(tv_schedule_run(data, &so, &out, &err), TV_EARG, &err, "a pilot of 64");
+    for (int s = 0; s < 2; s++) data->set[s].N = 80;
+    tv_chain_record_free(data);
+    tv_chain_free(&c);
+}
+
+/* Algorithms 1 to 3 with their parameters, by hand. */
+static void schedule_theory(void) {
+    cJSON *out;
+    tv_err err = {0};
+    if (CHECK_OK(tv_schedule_theory(500, 0.02, 0.05, 0.05, 22, &out, &err), &err)) {
+        CHECK_NEAR(number(out, "algorithm1/N"), 738, 0); /* ln 40 / (2 .0025) = 737.8 */
+        CHECK_NEAR(number(out, "algorithm1/queries"), 738000, 0);
+        CHECK_NEAR(number(out, "algorithm2/r"), 160, 0);  /* 2 * .2 / .0025 */
+        CHECK_NEAR(number(out, "algorithm2/N"), 2952, 0); /* 2 ln 40 / .0025 = 2951.1 */
+        CHECK_NEAR(number(out, "algorithm2/queries"), 2.0 * 500 * 2952 * 160, 0);
+        CHECK_NEAR(number(out, "algorithm3/groups"), 11, 0);
+        const cJSON *levels = fixture_at(out, "algorithm3/levels");
+        CHECK_INT(cJSON_GetArraySize(levels), 10); /* ceil(2 log2 20) = 9 */
+        double variance = 0, cost = 0;
+        for (int l = 0; l < 10; l++) {
+            const double r = number(cJSON_GetArrayItem(levels, l), "r"), N = number(cJSON_GetArrayItem(levels, l), "N");
+            CHECK_NEAR(r, 1 << l, 0);
+            variance += (l ? fmin(0.25, 0.2 / (2 * r)) : 0.25) / N, cost += r * N;
+        }
+        CHECK(variance <= 0.05 * 0.05 / 40 && variance > 0.98 * 0.05 * 0.05 / 40);
+        CHECK_NEAR(number(out, "algorithm3/queries"), 2 * 500 * cost * 11, 1);
+        CHECK_NEAR(number(out, "order/samples"), 500 * 22 / 0.0025, 1e-6);
+        CHECK_NEAR(number(out, "order/noisy"), (500 + 500 * 0.2) / 0.0025, 1e-6);
+        CHECK_NEAR(number(out, "lower_bound/samples"), 500 * 22 / (0.0025 * log(22)), 1e-6);
+        cJSON_Delete(out);
+    }
+    if (CHECK_OK(tv_schedule_theory(100, 0, 0.1, 0.1, 0, &out, &err), &err)) {
+        CHECK_INT(cJSON_GetArraySize(fixture_at(out, "algorithm3/levels")), 1);
+        CHECK_NEAR(number(out, "algorithm2/r"), 1, 0);
+        CHECK(cJSON_IsNull(fixture_at(out, "order/samples")) && fixture_at(out, "order/samples_reason"));
+        cJSON_Delete(out);
+    }
+    CHECK_FAILS(tv_schedule_theory(0, 0.1, 0.1, 0.1, 0, &out, &err), TV_EARG, &err, "n=0");
+    CHECK_FAILS(tv_schedule_theory(10, NAN, 0.1, 0.1, 0, &out, &err), TV_EARG, &err, "sigma");
+    CHECK_FAILS(tv_schedule_theory(10, 0.1, 0, 0.1, 0, &out, &err), TV_EARG, &err, "eps");
+    CHECK_FAILS(tv_schedule_theory(10, 0.1, 0.1, 1, 0, &out, &err), TV_EARG, &err, "delta");
+    CHECK_FAILS(tv_schedule_theory(10, 0.1, 0.1, 0.1, 1, &out, &err), TV_EARG, &err, "K=1");
+}
+
+static cJSON *next(const char *report, double target, double budget) {
+    tv_err err = {0};
+    cJSON *json = NULL, *out = NULL;
+    if (!CHECK_OK(tv_json_parse(report, strlen(report), "report", &json, &err), &err)) return NULL;
+    CHECK_OK(tv_schedule_next(json, target, budget, &out, &err), &err);
+    cJSON_Delete(json);
+    return out;
+}
+
+/* What to run next: done, more trajectories, more reads, impossible, a budget's use. */
+static void schedule_next(void) {
+    /* se .01, half-width .0206: allowance .001. */
+    const char *report =
+        "{\"n\":100,\"N\":{\"a\":64,\"b\":80},\"R\":2,\"tv\":{\"estimate\":0.4,\"se\":0.01,\"ci95\":[0.3794,0.4206]}}";
+    cJSON *out = next(report, 0.03, 0);
+    CHECK(cJSON_IsTrue(fixture_at(out, "done")));
+    cJSON_Delete(out);
+    out = next(report, 0.01, 0);
+    CHECK(cJSON_IsFalse(fixture_at(out, "done")));
+    CHECK_NEAR(number(out, "trajectories"), ceil(64 * pow(0.0196 / 0.009, 2)), 0);
+    CHECK_NEAR(number(out, "reads"), 2, 0);
+    CHECK(number(out, "expected_half_width") <= 0.01 + 1e-12);
+    CHECK_NEAR(number(out, "queries"), 2 * number(out, "trajectories") * 100 * 2, 0);
+    cJSON_Delete(out);
+    /* The allowance alone is above the target: more reads, if there is noise to read. */
+    report = "{\"n\":100,\"N\":64,\"R\":4,\"tv\":{\"estimate\":0.4,\"se\":0.01,\"ci95\":[0.3604,0.4396]}}";
+    out = next(report, 0.01, 0);
+    CHECK_NEAR(number(out, "reads"), 16, 0); /* allowance .02 to .005 */
+    CHECK_NEAR(number(out, "trajectories"), ceil(64 * pow(0.0196 / 0.005, 2)), 0);
+    CHECK(number(out, "expected_half_width") <= 0.01 + 1e-12);
+    cJSON_Delete(out);
+    report = "{\"n\":100,\"N\":64,\"R\":1,\"tv\":{\"estimate\":0.4,\"se\":0.01,\"ci95\":[0.3604,0.4396]}}";
+    out = next(report, 0.01, 0);
+    CHECK(cJSON_IsFalse(fixture_at(out, "possible")));
+    CHECK(cJSON_IsNull(fixture_at(out, "trajectories")) && fixture_at(out, "trajectories_reason"));
+    cJSON_Delete(out);
+    report = "{\"n\":100,\"N\":64,\"R\":2,\"tv\":{\"estimate\":0.4,\"se\":0.01,\"ci95\":[0.3804,0.4196]}}";
+    out = next(report, 0, 102400);
+    CHECK_NEAR(number(out, "trajectories"), 256, 0);
+    CHECK_NEAR(number(out, "expected_half_width"), 0.0098, 1e-12);
+    cJSON_Delete(out);
+    out = next(report, 0, 100);
+    CHECK(cJSON_IsFalse(fixture_at(out, "possible")));
+    cJSON_Delete(out);
+    tv_err err = {0};
+    cJSON *json = cJSON_Parse("{\"n\":100,\"N\":1,\"R\":2,\"tv\":{\"estimate\":0.4,\"se\":null,\"ci95\":null}}");
+    CHECK_FAILS(tv_schedule_next(json, 0.01, 0, &out, &err), TV_EARG, &err, "no interval");
+    CHECK_FAILS(tv_schedule_next(json, 0, 0, &out, &err), TV_EARG, &err, "what to aim at");
+    CHECK_FAILS(tv_schedule_next(json, NAN, NAN, &out, &err), TV_EARG, &err, "what to aim at");
+    cJSON_Delete(json);
+    json = cJSON_Parse("{}");
+    CHECK_FAILS(tv_schedule_next(json, 0.01, 0, &out, &err), TV_EFORMAT, &err, "lacks n, N or R");
+    cJSON_Delete(json);
+}
+
+static const tv_test tests[] = {
+    {"schedule_protocol", schedule_protocol},
+    {"schedule_recorded", schedule_recorded},
+    {"schedule_theory", schedule_theory},
+    {"schedule_next", schedule_next},
+};
+TV_TEST_MAIN(tests)
