@@ -6,7 +6,8 @@
 #include "estimator/distance.h"
 
 /* Values of one record that differ; the slots of both are matched by id. */
-static int64_t record_differing(const int32_t *ix, const float *lx, int64_t kx, const int32_t *iy, const float *ly, int64_t ky) {
+static int64_t record_differing(const int32_t *ix, const float *lx, int64_t kx, const int32_t *iy, const float *ly,
+                                int64_t ky) {
     int64_t used_x = 0, used_y = 0, same = 0;
     for (int64_t j = 0; j < ky; j++) used_y += iy[j] >= 0;
     for (int64_t j = 0; j < kx; j++) {
@@ -21,12 +22,14 @@ static int64_t record_differing(const int32_t *ix, const float *lx, int64_t kx, 
     return (used_x > used_y ? used_x : used_y) - same;
 }
 
-void tv_reads_compare(const tv_dataset *data, int s, int x, int64_t rho_x, int y, int64_t rho_y, int64_t *differing, int64_t *of) {
+void tv_reads_compare(const tv_dataset *data, int s, int x, int64_t rho_x, int y, int64_t rho_y, int64_t *differing,
+                      int64_t *of) {
     const tv_set *set = &data->set[s];
     int64_t n = data->n, kx = set->k[x], ky = set->k[y], k = kx > ky ? kx : ky, bad = 0, compared = 0;
     const int32_t *ix = set->ids[x][rho_x], *iy = set->ids[y][rho_y];
     const float *lx = set->lps[x][rho_x], *ly = set->lps[y][rho_y];
-    const float *ox = set->own_lp[x] ? set->own_lp[x][rho_x] : NULL, *oy = set->own_lp[y] ? set->own_lp[y][rho_y] : NULL;
+    const float *ox = set->own_lp[x] ? set->own_lp[x][rho_x] : NULL,
+                *oy = set->own_lp[y] ? set->own_lp[y][rho_y] : NULL;
     const int32_t *rx = set->rank[x] ? set->rank[x][rho_x] : NULL, *ry = set->rank[y] ? set->rank[y][rho_y] : NULL;
 #pragma omp parallel for schedule(static) reduction(+ : bad, compared)
     for (int64_t i = 0; i < set->N; i++) {
@@ -39,7 +42,8 @@ void tv_reads_compare(const tv_dataset *data, int s, int x, int64_t rho_x, int y
                 size_t ax = (row + (size_t)t) * (size_t)kx, ay = (row + (size_t)t) * (size_t)ky;
                 bad += record_differing(ix + ax, lx + ax, kx, iy + ay, ly + ay, ky);
             }
-        for (int64_t t = 0; t < length && ox && oy; t++) bad += memcmp(&ox[row + (size_t)t], &oy[row + (size_t)t], sizeof *ox) != 0;
+        for (int64_t t = 0; t < length && ox && oy; t++)
+            bad += memcmp(&ox[row + (size_t)t], &oy[row + (size_t)t], sizeof *ox) != 0;
         for (int64_t t = 0; t < length && rx && ry; t++) bad += rx[row + (size_t)t] != ry[row + (size_t)t];
     }
     *differing += bad;
@@ -52,7 +56,9 @@ int tv_sides_compare(const tv_dataset *data, int64_t *differing, int64_t *of) {
     for (int s = 0; s < 2; s++)
         for (int64_t rho = 0; rho < passes; rho++) {
             int64_t a = tv_read_index(&data->set[s], TV_A, rho), b = tv_read_index(&data->set[s], TV_B, rho);
-            if (rho && a == tv_read_index(&data->set[s], TV_A, rho - 1) && b == tv_read_index(&data->set[s], TV_B, rho - 1)) break;
+            if (rho && a == tv_read_index(&data->set[s], TV_A, rho - 1) &&
+                b == tv_read_index(&data->set[s], TV_B, rho - 1))
+                break;
             tv_reads_compare(data, s, TV_A, a, TV_B, b, differing, of);
         }
     return *differing == 0;
@@ -62,7 +68,8 @@ int tv_reads_identical(const tv_dataset *data, int e) {
     if (tv_reads_stored(data, e) < 2) return 0;
     int64_t differing = 0, of = 0;
     for (int s = 0; s < 2; s++)
-        for (int64_t rho = 1; rho < data->set[s].reads[e] && !differing; rho++) tv_reads_compare(data, s, e, 0, e, rho, &differing, &of);
+        for (int64_t rho = 1; rho < data->set[s].reads[e] && !differing; rho++)
+            tv_reads_compare(data, s, e, 0, e, rho, &differing, &of);
     return differing == 0;
 }
 

@@ -6,13 +6,14 @@
 
 #include "traces/dataset.h"
 
-/* Counts recorded values (slots, token log-probabilities, ranks) that differ between read rho_x of scorer x and read rho_y
- * of scorer y over set s, and those compared. Slots are matched by id, so their order within a record does not matter; a
- * slot counts as one value (id and log-probability). A value that only one of them stores is not compared. */
-void tv_reads_compare(const tv_dataset *data, int s, int x, int64_t rho_x, int y, int64_t rho_y, int64_t *differing, int64_t *of);
+/* Counts recorded values (slots, token log-probabilities, ranks) that differ between read rho_x of scorer x and read
+ * rho_y of scorer y over set s, and those compared. Slots are matched by id, so their order within a record does not
+ * matter; a slot counts as one value (id and log-probability). A value that only one of them stores is not compared. */
+void tv_reads_compare(const tv_dataset *data, int s, int x, int64_t rho_x, int y, int64_t rho_y, int64_t *differing,
+                      int64_t *of);
 
-/* The two sides against each other, over both sets and all passes (pass with pass; a deterministic side's read stands for
- * all). Returns 1 when nothing differs. */
+/* The two sides against each other, over both sets and all passes (pass with pass; a deterministic side's read stands
+ * for all). Returns 1 when nothing differs. */
 int tv_sides_compare(const tv_dataset *data, int64_t *differing, int64_t *of);
 
 /* 1 when side e stored at least two reads and all of them agree over both sets. */

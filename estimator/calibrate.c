@@ -27,8 +27,8 @@ typedef struct {
 } counters;
 
 typedef struct {
-    double *p; /* [R,CHUNK,k] decoded slots */
-    double *q, *shuffled; /* [R] realised probabilities of one cell, then deviations */
+    double *p;             /* [R,CHUNK,k] decoded slots */
+    double *q, *shuffled;  /* [R] realised probabilities of one cell, then deviations */
     int32_t *perm, *place; /* [R] permutation and its inverse */
     tv_union u;
     counters count;
@@ -89,7 +89,8 @@ static void deviations(const job *j, worker *b, sums *a) {
     a->slope2_expected += square / (double)(R - 1) * sxx;
 }
 
-/* One cell: its reads are decoded in p + rho CHUNK k. sums of the union: 0, 1 halves in the chosen order, 2, 3 stored. */
+/* One cell: its reads are decoded in p + rho CHUNK k. sums of the union: 0, 1 halves in the chosen order, 2, 3 stored.
+ */
 static void cell(const job *j, worker *b, int64_t i, int64_t t, int64_t in_chunk, sums *a) {
     const tv_set *set = &j->data->set[j->s];
     int64_t R = j->R, h = R / 2, k = j->k, n = j->data->n;
@@ -158,13 +159,15 @@ static tv_status trajectory(const job *j, worker *b, int64_t i, sums *a, tv_err 
             }
             size_t at = (size_t)(i * n + t0) * (size_t)k;
             for (int64_t t = 0; t < m; t++) {
-                double mass = tv_record_probs(set->ids[j->e][rho] + at + t * k, set->lps[j->e][rho] + at + t * k, k, j->o->readout, p + t * k);
+                double mass = tv_record_probs(set->ids[j->e][rho] + at + t * k, set->lps[j->e][rho] + at + t * k, k,
+                                              j->o->readout, p + t * k);
                 if (!(mass >= 0))
                     return TV_FAIL(err, TV_ENUMERIC,
-                                   "%s scored by side %c, set %c, pass %lld, trajectory %lld, position %lld: a log-probability is NaN or "
+                                   "%s scored by side %c, set %c, pass %lld, trajectory %lld, position %lld: a "
+                                   "log-probability is NaN or "
                                    "infinite; that pass is damaged, score it again",
-                                   j->data->source ? j->data->source : "data", 'a' + j->e, 'a' + j->s, (long long)rho, (long long)i,
-                                   (long long)(t0 + t));
+                                   j->data->source ? j->data->source : "data", 'a' + j->e, 'a' + j->s, (long long)rho,
+                                   (long long)i, (long long)(t0 + t));
             }
         }
         for (int64_t t = 0; t < m; t++) cell(j, b, i, t0 + t, t, a);
@@ -189,7 +192,8 @@ static void conclude(const job *j, const sums *all, const counters *count, tv_ca
     int64_t N = j->data->set[j->s].N, realised = 0, size_sum[TV_CAL_SIZES] = {0};
     for (int64_t i = 0; i < N; i++) {
         const sums *a = &all[i];
-        const double add[LAGS] = {a->chi2, a->chi2_stored, a->realised, a->d2, a->d3, a->d4, a->lagged_permuted, a->slope2, a->slope2_expected};
+        const double add[LAGS] = {a->chi2,   a->chi2_stored,    a->realised, a->d2, a->d3, a->d4, a->lagged_permuted,
+                                  a->slope2, a->slope2_expected};
         for (int c = 0; c < LAGS; c++) tv_sum_add(&sum[c], add[c]);
         for (int lag = 0; lag < j->n_lags; lag++) tv_sum_add(&sum[LAGS + lag], a->lagged[lag]);
         out->cells += a->cells, realised += a->realised_cells, out->tracked += a->tracked;
@@ -228,7 +232,8 @@ static void conclude(const job *j, const sums *all, const counters *count, tv_ca
     if (v[D2] > 0) {
         out->kurtosis = draws * v[D4] / (v[D2] * v[D2]) - 3;
         /* Each lag has R - lag products a cell against R squares. */
-        for (int lag = 1; lag <= j->n_lags; lag++) out->autocorrelation[lag - 1] = v[LAGS + lag - 1] / (R - lag) / (v[D2] / R);
+        for (int lag = 1; lag <= j->n_lags; lag++)
+            out->autocorrelation[lag - 1] = v[LAGS + lag - 1] / (R - lag) / (v[D2] / R);
         out->autocorrelation_permuted = v[LAG_P] / (R - 1) / (v[D2] / R);
         out->drift = v[SLOPE] / v[EXPECTED];
         tv_sum square = {0, 0};
@@ -243,8 +248,8 @@ static void conclude(const job *j, const sums *all, const counters *count, tv_ca
     }
 }
 
-static tv_status part_run(const tv_dataset *data, const tv_calibrate_options *o, int e, int s, int64_t R, tv_calibration_part *out,
-                          tv_err *err) {
+static tv_status part_run(const tv_dataset *data, const tv_calibrate_options *o, int e, int s, int64_t R,
+                          tv_calibration_part *out, tv_err *err) {
     const tv_set *set = &data->set[s];
     int64_t size_r[TV_CAL_SIZES] = {0};
     job j = {data, o, e, s, R, set->reads[e], set->k[e], 0, 0, 0, size_r};
@@ -270,8 +275,9 @@ static tv_status part_run(const tv_dataset *data, const tv_calibrate_options *o,
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < set->N; i++) {
             tv_err local = {0};
-            tv_status got = have ? trajectory(&j, b, i, &all[i], &local)
-                                 : TV_FAIL(&local, TV_ENOMEM, "no memory to decode %lld reads; use fewer", (long long)R);
+            tv_status got = have
+                                ? trajectory(&j, b, i, &all[i], &local)
+                                : TV_FAIL(&local, TV_ENOMEM, "no memory to decode %lld reads; use fewer", (long long)R);
             if (got != TV_OK) {
 #pragma omp critical(calibrate_error)
                 if (i < first_bad) first_bad = i, status = got, first_err = local;

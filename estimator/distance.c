@@ -34,13 +34,16 @@ tv_status tv_reads_check(const tv_dataset *data, int64_t R, tv_readout readout, 
         for (int e = 0; e < 2; e++) {
             const tv_set *set = &data->set[s];
             if (set->N < 1) return TV_FAIL(err, TV_EARG, "set %s holds no trajectory", SIDE[s]);
-            if (set->reads[e] < 1) return TV_FAIL(err, TV_EARG, "set %s has no pass scored by side %s", SIDE[s], SIDE[e]);
+            if (set->reads[e] < 1)
+                return TV_FAIL(err, TV_EARG, "set %s has no pass scored by side %s", SIDE[s], SIDE[e]);
             if (set->reads[e] < R && !data->deterministic[e])
-                return TV_FAIL(err, TV_EARG, "reads = %lld, but side %s stored %lld pass%s over set %s; ask for at most %lld",
+                return TV_FAIL(err, TV_EARG,
+                               "reads = %lld, but side %s stored %lld pass%s over set %s; ask for at most %lld",
                                (long long)R, SIDE[e], (long long)set->reads[e], set->reads[e] == 1 ? "" : "es", SIDE[s],
                                (long long)tv_reads_usable(data));
             if (readout.readout < 0 || readout.readout > set->k[e])
-                return TV_FAIL(err, TV_EARG, "readout = %d, but side %s stored %lld slots a position over set %s; ask for 1 to %lld",
+                return TV_FAIL(err, TV_EARG,
+                               "readout = %d, but side %s stored %lld slots a position over set %s; ask for 1 to %lld",
                                readout.readout, SIDE[e], (long long)set->k[e], SIDE[s], (long long)set->k[e]);
         }
     if (data->n < 1) return TV_FAIL(err, TV_EARG, "trajectories of length %lld", (long long)data->n);
@@ -48,7 +51,8 @@ tv_status tv_reads_check(const tv_dataset *data, int64_t R, tv_readout readout, 
 }
 
 /* Decoding many records is one loop of exps: written so that it vectorises, and compiled twice where that helps. */
-static inline __attribute__((always_inline)) void slots_exp_body(const int32_t *ids, const float *lps, int64_t count, double *w) {
+static inline __attribute__((always_inline)) void slots_exp_body(const int32_t *ids, const float *lps, int64_t count,
+                                                                 double *w) {
 #pragma omp simd
     for (int64_t j = 0; j < count; j++) {
         double y = tv_vexp((double)lps[j]);
@@ -56,11 +60,14 @@ static inline __attribute__((always_inline)) void slots_exp_body(const int32_t *
     }
 }
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static void slots_exp_avx2(const int32_t *ids, const float *lps, int64_t count, double *w) {
+__attribute__((target("avx2"))) static void slots_exp_avx2(const int32_t *ids, const float *lps, int64_t count,
+                                                           double *w) {
     slots_exp_body(ids, lps, count, w);
 }
 #endif
-static void slots_exp_plain(const int32_t *ids, const float *lps, int64_t count, double *w) { slots_exp_body(ids, lps, count, w); }
+static void slots_exp_plain(const int32_t *ids, const float *lps, int64_t count, double *w) {
+    slots_exp_body(ids, lps, count, w);
+}
 
 static void slots_exp(const int32_t *ids, const float *lps, int64_t count, double *w) {
 #if defined(__x86_64__)
@@ -85,7 +92,8 @@ static double lane_sum(const double *w, int64_t k) {
 static void keep_most_likely(const int32_t *ids, const float *lps, int64_t k, int keep, double *w) {
     int sorted = 1;
     for (int64_t j = 1; j < k && sorted; j++)
-        sorted = ids[j] < 0 || (ids[j - 1] >= 0 && (lps[j - 1] > lps[j] || (lps[j - 1] == lps[j] && ids[j - 1] < ids[j])));
+        sorted =
+            ids[j] < 0 || (ids[j - 1] >= 0 && (lps[j - 1] > lps[j] || (lps[j - 1] == lps[j] && ids[j - 1] < ids[j])));
     if (sorted) {
         for (int64_t j = keep; j < k; j++) w[j] = 0;
         return;
@@ -117,8 +125,8 @@ double tv_record_probs(const int32_t *ids, const float *lps, int64_t k, tv_reado
 }
 
 /* q[t] for m records one after another. Returns -1, or the first record that is faulty, with the reason in *twice. */
-static int64_t realised_chunk(const int32_t *tokens, const int32_t *ids, const float *lps, int64_t m, int64_t k, tv_readout readout,
-                              double *w, double *q, int *twice) {
+static int64_t realised_chunk(const int32_t *tokens, const int32_t *ids, const float *lps, int64_t m, int64_t k,
+                              tv_readout readout, double *w, double *q, int *twice) {
     slots_exp(ids, lps, m * k, w);
     for (int64_t t = 0; t < m; t++, ids += k, lps += k, w += k) {
         double mass = record_mass(ids, lps, k, readout, w);
@@ -137,8 +145,8 @@ static int64_t realised_chunk(const int32_t *tokens, const int32_t *ids, const f
 }
 
 /* One trajectory and read; w: [CHUNK*k] scratch. */
-static tv_status realised_one(const tv_dataset *data, int e, int s, int64_t rho, int64_t i, tv_readout readout, double *w, double *q,
-                              tv_err *err) {
+static tv_status realised_one(const tv_dataset *data, int e, int s, int64_t rho, int64_t i, tv_readout readout,
+                              double *w, double *q, tv_err *err) {
     const tv_set *set = &data->set[s];
     int64_t n = data->n, k = set->k[e], length = tv_trajectory_length(data, set, i), read = tv_read_index(set, e, rho);
     const int32_t *tokens = set->tokens + i * n, *ids = set->ids[e][read] + (size_t)i * (size_t)n * (size_t)k;
@@ -149,19 +157,22 @@ static tv_status realised_one(const tv_dataset *data, int e, int s, int64_t rho,
         int64_t bad = realised_chunk(tokens + t, ids + t * k, lps + t * k, m, k, readout, w, q + t, &twice);
         if (bad >= 0)
             return TV_FAIL(err, twice ? TV_EFORMAT : TV_ENUMERIC,
-                           "%s scored by side %s, set %s, pass %lld, trajectory %lld, position %lld: %s; that pass is damaged, score it again",
-                           data->source ? data->source : "data", SIDE[e], SIDE[s], (long long)read, (long long)i, (long long)(t + bad),
+                           "%s scored by side %s, set %s, pass %lld, trajectory %lld, position %lld: %s; that pass is "
+                           "damaged, score it again",
+                           data->source ? data->source : "data", SIDE[e], SIDE[s], (long long)read, (long long)i,
+                           (long long)(t + bad),
                            twice ? "the token is recorded twice" : "a log-probability is NaN or infinite");
     }
     for (int64_t t = length; t < n; t++) q[t] = 1;
     return TV_OK;
 }
 
-tv_status tv_realised(const tv_dataset *data, int e, int s, int64_t R, int64_t i0, int64_t i1, tv_readout readout, double *q,
-                      tv_err *err) {
+tv_status tv_realised(const tv_dataset *data, int e, int s, int64_t R, int64_t i0, int64_t i1, tv_readout readout,
+                      double *q, tv_err *err) {
     TV_TRY(tv_reads_check(data, R, readout, err));
     if (i0 < 0 || i1 > data->set[s].N || i0 > i1)
-        return TV_FAIL(err, TV_EARG, "trajectories %lld..%lld of %lld", (long long)i0, (long long)i1, (long long)data->set[s].N);
+        return TV_FAIL(err, TV_EARG, "trajectories %lld..%lld of %lld", (long long)i0, (long long)i1,
+                       (long long)data->set[s].N);
     double *w = malloc((size_t)CHUNK * (size_t)data->set[s].k[e] * sizeof *w);
     if (!w) return TV_FAIL(err, TV_ENOMEM, "no memory to decode a block of records");
     tv_status status = TV_OK;
@@ -224,15 +235,16 @@ double tv_split_sign(double own_a, double other_a, double own_b, double other_b)
     return magnitude * sign;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------------- */
+/* ----------------------------------------------------------------------------------------------------------------------
+ */
 
 /* Buffers of one thread; all inside one allocation. */
 typedef struct {
-    double *q[2]; /* [R,n] realised probabilities of scorers a and b */
-    double *p;    /* [R,n] the shuffled reads of one scorer (floors only) */
+    double *q[2];                 /* [R,n] realised probabilities of scorers a and b */
+    double *p;                    /* [R,n] the shuffled reads of one scorer (floors only) */
     double *sum, *mean[2], *half; /* [n] */
-    double *w;    /* [CHUNK,k] */
-    int32_t *perm; /* [R] */
+    double *w;                    /* [CHUNK,k] */
+    int32_t *perm;                /* [R] */
     void *base;
 } worker;
 
@@ -257,8 +269,8 @@ static int worker_open(worker *b, const tv_dataset *data, int64_t R, int floors)
 }
 
 /* Shuffles the reads of every cell of one trajectory: to[rho,t] = from[perm[rho],t]; to and from [R,n], apart. */
-static void shuffle_reads(const double *from, double *to, int64_t R, int64_t n, const tv_distance_options *o, int e, int s, int64_t i,
-                          int32_t *perm) {
+static void shuffle_reads(const double *from, double *to, int64_t R, int64_t n, const tv_distance_options *o, int e,
+                          int s, int64_t i, int32_t *perm) {
     for (int64_t t = 0; t < n; t++) {
         tv_cell_permutation(R, o->seed, o->replicate, e, s, i, t, perm);
         for (int64_t rho = 0; rho < R; rho++) to[rho * n + t] = from[perm[rho] * n + t];
@@ -266,7 +278,8 @@ static void shuffle_reads(const double *from, double *to, int64_t R, int64_t n, 
 }
 
 /* Z of reads 0..r-1 against r..2r-1 for every r up to h; p [R,n] becomes running sums. */
-static void floor_one(double *p, int64_t n, int64_t length, int64_t h, int64_t N, int64_t i, double *mean, double *half, double *z) {
+static void floor_one(double *p, int64_t n, int64_t length, int64_t h, int64_t N, int64_t i, double *mean, double *half,
+                      double *z) {
     for (int64_t rho = 1; rho < 2 * h; rho++)
         for (int64_t t = 0; t < length; t++) p[rho * n + t] += p[(rho - 1) * n + t];
     for (int64_t r = 1; r <= h; r++) {
@@ -277,14 +290,15 @@ static void floor_one(double *p, int64_t n, int64_t length, int64_t h, int64_t N
     }
 }
 
-static tv_status trajectory_run(const tv_dataset *data, const tv_distance_options *o, int64_t R, int s, int64_t i, worker *b,
-                                tv_distance_set *out, tv_err *err) {
+static tv_status trajectory_run(const tv_dataset *data, const tv_distance_options *o, int64_t R, int s, int64_t i,
+                                worker *b, tv_distance_set *out, tv_err *err) {
     const tv_set *set = &data->set[s];
     int64_t n = data->n, N = set->N, h = R / 2, length = tv_trajectory_length(data, set, i);
     size_t row = (size_t)n * sizeof(double);
     for (int e = 0; e < 2; e++) {
         int64_t different = data->deterministic[e] ? 1 : R; /* reads that can differ */
-        for (int64_t rho = 0; rho < different; rho++) TV_TRY(realised_one(data, e, s, rho, i, o->readout, b->w, b->q[e] + rho * n, err));
+        for (int64_t rho = 0; rho < different; rho++)
+            TV_TRY(realised_one(data, e, s, rho, i, o->readout, b->w, b->q[e] + rho * n, err));
         double *mean = b->mean[e];
         if (data->deterministic[e]) { /* every average is the one read itself, to the bit */
             memcpy(mean, b->q[e], row);
@@ -332,7 +346,8 @@ static tv_status trajectory_run(const tv_dataset *data, const tv_distance_option
         double logs[2];
         for (; done + GROUP <= end; done += GROUP)
             for (int e = 0; e < 2; e++) whole[e] += group_log(b->mean[e] + done, GROUP, 1);
-        for (int e = 0; e < 2; e++) logs[e] = end > done ? whole[e] + group_log(b->mean[e] + done, end - done, 1) : whole[e];
+        for (int e = 0; e < 2; e++)
+            logs[e] = end > done ? whole[e] + group_log(b->mean[e] + done, end - done, 1) : whole[e];
         out->prefix_z[l * N + i] = tv_z(logs[0], logs[1]);
     }
     return TV_OK;
@@ -345,13 +360,15 @@ static int set_alloc(tv_distance_set *set, int64_t N, int64_t R, const tv_distan
     if (o->n_lengths) ok = ok && (set->prefix_z = malloc((size_t)(o->n_lengths * N) * sizeof(double))) != NULL;
     for (int e = 0; e < 2; e++) {
         ok = ok && (set->log[e] = malloc((size_t)(R * N) * sizeof(double))) != NULL;
-        for (int half = 0; half < 2 && h; half++) ok = ok && (set->half[e][half] = malloc((size_t)N * sizeof(double))) != NULL;
+        for (int half = 0; half < 2 && h; half++)
+            ok = ok && (set->half[e][half] = malloc((size_t)N * sizeof(double))) != NULL;
         if (o->floors && h) ok = ok && (set->floor_z[e] = malloc((size_t)(h * N) * sizeof(double))) != NULL;
     }
     return ok;
 }
 
-static tv_status set_run(const tv_dataset *data, const tv_distance_options *o, int64_t R, int s, tv_distance_set *out, tv_err *err) {
+static tv_status set_run(const tv_dataset *data, const tv_distance_options *o, int64_t R, int s, tv_distance_set *out,
+                         tv_err *err) {
     int64_t N = data->set[s].N, first_bad = INT64_MAX;
     tv_status status = TV_OK;
     tv_err first_err = {0};
@@ -362,9 +379,10 @@ static tv_status set_run(const tv_dataset *data, const tv_distance_options *o, i
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < N; i++) {
             tv_err local = {0};
-            tv_status got = have ? trajectory_run(data, o, R, s, i, &b, out, &local)
-                                 : TV_FAIL(&local, TV_ENOMEM, "no memory for %lld reads of %lld positions; use fewer reads",
-                                           (long long)R, (long long)data->n);
+            tv_status got =
+                have ? trajectory_run(data, o, R, s, i, &b, out, &local)
+                     : TV_FAIL(&local, TV_ENOMEM, "no memory for %lld reads of %lld positions; use fewer reads",
+                               (long long)R, (long long)data->n);
             if (got != TV_OK) {
 #pragma omp critical
                 if (i < first_bad) first_bad = i, status = got, first_err = local;
@@ -385,13 +403,15 @@ tv_status tv_distance_run(const tv_dataset *data, const tv_distance_options *opt
     if (R > INT32_MAX) return TV_FAIL(err, TV_EARG, "reads = %lld; at most %d", (long long)R, INT32_MAX);
     for (int64_t l = 0; l < o.n_lengths; l++)
         if (o.lengths[l] < 1 || o.lengths[l] > data->n || (l && o.lengths[l] <= o.lengths[l - 1]))
-            return TV_FAIL(err, TV_EARG, "prefix length %lld: lengths must ascend from 1 to %lld", (long long)o.lengths[l], (long long)data->n);
+            return TV_FAIL(err, TV_EARG, "prefix length %lld: lengths must ascend from 1 to %lld",
+                           (long long)o.lengths[l], (long long)data->n);
     if (R < 2) o.floors = 0;
     out->n = data->n, out->R = R, out->h = R / 2, out->n_lengths = o.n_lengths;
     tv_status status = TV_OK;
     for (int s = 0; s < 2 && status == TV_OK; s++) {
         if (!set_alloc(&out->set[s], data->set[s].N, R, &o))
-            status = TV_FAIL(err, TV_ENOMEM, "no memory for the results of %lld trajectories", (long long)data->set[s].N);
+            status =
+                TV_FAIL(err, TV_ENOMEM, "no memory for the results of %lld trajectories", (long long)data->set[s].N);
         else
             status = set_run(data, &o, R, s, &out->set[s], err);
     }
@@ -414,7 +434,8 @@ void tv_distance_free(tv_distance *d) {
     memset(d, 0, sizeof *d);
 }
 
-/* ---------------------------------------------------------------------------------------------------------------------- */
+/* ----------------------------------------------------------------------------------------------------------------------
+ */
 
 double tv_mean(const double *x, int64_t n) {
     tv_sum sum = {0, 0};
@@ -424,7 +445,8 @@ double tv_mean(const double *x, int64_t n) {
 
 void tv_distance_z(const tv_distance *d, int s, int64_t r, double *z) {
     const tv_distance_set *set = &d->set[s];
-    for (int64_t i = 0; i < set->N; i++) z[i] = tv_z(set->log[0][(r - 1) * set->N + i], set->log[1][(r - 1) * set->N + i]);
+    for (int64_t i = 0; i < set->N; i++)
+        z[i] = tv_z(set->log[0][(r - 1) * set->N + i], set->log[1][(r - 1) * set->N + i]);
 }
 
 void tv_distance_likelihood_ratio(const tv_distance *d, int s, int64_t r, double *x) {
@@ -438,7 +460,8 @@ void tv_distance_jackknife(const tv_distance *d, int s, double *x) {
     TV_ASSERT(d->h >= 1);
     tv_distance_z(d, s, 2 * d->h, x);
     for (int64_t i = 0; i < set->N; i++)
-        x[i] = tv_jackknife(x[i], tv_z(set->half[0][0][i], set->half[1][0][i]), tv_z(set->half[0][1][i], set->half[1][1][i]));
+        x[i] = tv_jackknife(x[i], tv_z(set->half[0][0][i], set->half[1][0][i]),
+                            tv_z(set->half[0][1][i], set->half[1][1][i]));
 }
 
 void tv_distance_split_sign(const tv_distance *d, int s, double *x) {

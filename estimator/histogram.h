@@ -6,7 +6,12 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { TV_HIST_PER_OCTAVE = 64, TV_HIST_LOW = -64, TV_HIST_HIGH = 16, TV_HIST_BINS = (TV_HIST_HIGH - TV_HIST_LOW) * TV_HIST_PER_OCTAVE };
+enum {
+    TV_HIST_PER_OCTAVE = 64,
+    TV_HIST_LOW = -64,
+    TV_HIST_HIGH = 16,
+    TV_HIST_BINS = (TV_HIST_HIGH - TV_HIST_LOW) * TV_HIST_PER_OCTAVE
+};
 
 /* Of magnitudes: values from 2^-64 to 2^16; smaller positive ones fall into the first bin, larger into the last. */
 typedef struct {
@@ -23,7 +28,8 @@ static inline void tv_histogram_add(tv_histogram *h, double x) {
     }
     uint64_t bits;
     memcpy(&bits, &x, 8);
-    int64_t at = ((int64_t)(bits >> 46)) - (int64_t)(1023 + TV_HIST_LOW) * TV_HIST_PER_OCTAVE; /* exponent and 6 bits of mantissa */
+    int64_t at = ((int64_t)(bits >> 46)) -
+                 (int64_t)(1023 + TV_HIST_LOW) * TV_HIST_PER_OCTAVE; /* exponent and 6 bits of mantissa */
     if (at < 0) at = 0;
     if (at >= TV_HIST_BINS) at = TV_HIST_BINS - 1;
     h->bin[at]++;

@@ -12,13 +12,15 @@
 static const double Z975 = 1.959963984540054;
 
 double tv_t_quantile(int64_t df) {
-    static const double TABLE[] = {12.706204736432095, 4.302652729911275, 3.182446305284263, 2.7764451051977987, 2.5705818366147395,
-                                   2.446911848791681,  2.3646242510102993, 2.306004135204166, 2.2621571627409915, 2.2281388519649385};
+    static const double TABLE[] = {12.706204736432095, 4.302652729911275, 3.182446305284263,  2.7764451051977987,
+                                   2.5705818366147395, 2.446911848791681, 2.3646242510102993, 2.306004135204166,
+                                   2.2621571627409915, 2.2281388519649385};
     if (df < 1) return NAN;
     if (df <= 10) return TABLE[df - 1];
     /* Cornish-Fisher in 1/df; from df = 11 the error is below 2e-5. */
     double z = Z975, z2 = z * z, d = (double)df;
-    double g1 = z * (z2 + 1) / 4, g2 = z * ((5 * z2 + 16) * z2 + 3) / 96, g3 = z * (((3 * z2 + 19) * z2 + 17) * z2 - 15) / 384;
+    double g1 = z * (z2 + 1) / 4, g2 = z * ((5 * z2 + 16) * z2 + 3) / 96,
+           g3 = z * (((3 * z2 + 19) * z2 + 17) * z2 - 15) / 384;
     double g4 = z * ((((79 * z2 + 776) * z2 + 1482) * z2 - 1920) * z2 - 945) / 92160;
     return z + g1 / d + g2 / (d * d) + g3 / (d * d * d) + g4 / (d * d * d * d);
 }
@@ -85,7 +87,8 @@ tv_estimate tv_arms_estimate(const tv_arms *arms) {
         double variance = 0;
         for (int s = 0; s < 2; s++) {
             tv_sum square = {0, 0};
-            for (int64_t i = 0; i < arms->N[s]; i++) tv_sum_add(&square, (arms->x[s][i] - out.mean[s]) * (arms->x[s][i] - out.mean[s]));
+            for (int64_t i = 0; i < arms->N[s]; i++)
+                tv_sum_add(&square, (arms->x[s][i] - out.mean[s]) * (arms->x[s][i] - out.mean[s]));
             variance += tv_sum_value(&square) / (double)(arms->N[s] - 1) / (double)arms->N[s];
         }
         out.se = 0.5 * sqrt(variance);
@@ -113,8 +116,10 @@ static double sorted_quantile(const double *x, int64_t n, double p) {
     return x[below] + (at - (double)below) * (x[below + 1] - x[below]);
 }
 
-tv_status tv_arms_bootstrap(const tv_arms *arms, uint64_t seed, int64_t replicates, double *lo, double *hi, tv_err *err) {
-    if (replicates < 40) return TV_FAIL(err, TV_EARG, "%lld bootstrap replicates; 95%% needs at least 40", (long long)replicates);
+tv_status tv_arms_bootstrap(const tv_arms *arms, uint64_t seed, int64_t replicates, double *lo, double *hi,
+                            tv_err *err) {
+    if (replicates < 40)
+        return TV_FAIL(err, TV_EARG, "%lld bootstrap replicates; 95%% needs at least 40", (long long)replicates);
     clusters c = clusters_of(arms);
     if (c.G <= 1 && (arms->N[0] < 2 || arms->N[1] < 2)) {
         clusters_free(&c);
@@ -126,7 +131,8 @@ tv_status tv_arms_bootstrap(const tv_arms *arms, uint64_t seed, int64_t replicat
         for (int s = 0; s < 2; s++) {
             sum[s] = tv_xcalloc((size_t)c.G, sizeof **sum);
             count[s] = tv_xcalloc((size_t)c.G, sizeof **count);
-            for (int64_t i = 0; i < arms->N[s]; i++) sum[s][c.index[s][i]] += arms->x[s][i], count[s][c.index[s][i]] += 1;
+            for (int64_t i = 0; i < arms->N[s]; i++)
+                sum[s][c.index[s][i]] += arms->x[s][i], count[s][c.index[s][i]] += 1;
         }
 #pragma omp parallel for schedule(static)
     for (int64_t b = 0; b < replicates; b++) {
@@ -139,11 +145,14 @@ tv_status tv_arms_bootstrap(const tv_arms *arms, uint64_t seed, int64_t replicat
         } else {
             for (int s = 0; s < 2; s++) {
                 n[s] = (double)arms->N[s];
-                for (int64_t i = 0; i < arms->N[s]; i++) total[s] += arms->x[s][draw(seed, b, s ? arms->N[0] + i : i, arms->N[s])];
+                for (int64_t i = 0; i < arms->N[s]; i++)
+                    total[s] += arms->x[s][draw(seed, b, s ? arms->N[0] + i : i, arms->N[s])];
             }
         }
         /* A resample without any trajectory of one set (prompts sampled by one side only) stands on the other. */
-        values[b] = n[0] == 0 ? total[1] / n[1] : n[1] == 0 ? total[0] / n[0] : 0.5 * (total[0] / n[0] + total[1] / n[1]);
+        values[b] = n[0] == 0   ? total[1] / n[1]
+                    : n[1] == 0 ? total[0] / n[0]
+                                : 0.5 * (total[0] / n[0] + total[1] / n[1]);
     }
     qsort(values, (size_t)replicates, sizeof *values, compare_f64);
     *lo = sorted_quantile(values, replicates, 0.025);
@@ -160,4 +169,6 @@ void tv_interval_clip(double estimate, double *lower, double *upper) {
     *upper = fmax(fmin(*upper, ceiling), estimate);
 }
 
-int tv_interval_verdict(double lower, double upper, double threshold) { return lower > threshold ? 1 : upper <= threshold ? -1 : 0; }
+int tv_interval_verdict(double lower, double upper, double threshold) {
+    return lower > threshold ? 1 : upper <= threshold ? -1 : 0;
+}

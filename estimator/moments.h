@@ -7,7 +7,9 @@
 #include <stdint.h>
 
 /* Neumaier's compensated sum: the error stays near one rounding however many terms are added. */
-typedef struct { double sum, carry; } tv_sum;
+typedef struct {
+    double sum, carry;
+} tv_sum;
 
 static inline void tv_sum_add(tv_sum *s, double x) {
     double t = s->sum + x;
@@ -17,7 +19,9 @@ static inline void tv_sum_add(tv_sum *s, double x) {
 static inline double tv_sum_value(const tv_sum *s) { return s->sum + s->carry; }
 
 /* Count, mean and central sums: m2 = sum (x - mean)^2, m3, m4 likewise; cost in whatever the caller counts. */
-typedef struct { double n, mean, m2, m3, m4, cost; } tv_moments;
+typedef struct {
+    double n, mean, m2, m3, m4, cost;
+} tv_moments;
 
 /* Merges b into a (Pebay, SAND2008-6212, formulas for arbitrary subsets). */
 static inline void tv_moments_merge(tv_moments *a, const tv_moments *b) {
@@ -44,6 +48,8 @@ static inline void tv_moments_add(tv_moments *a, double x, double cost) {
 /* Unbiased variance; 0 below two values (callers that need "does not exist" ask n). */
 static inline double tv_moments_variance(const tv_moments *a) { return a->n > 1 ? a->m2 / (a->n - 1) : 0; }
 /* Excess kurtosis n m4 / m2^2 - 3; 0 when all values are equal. */
-static inline double tv_moments_kurtosis(const tv_moments *a) { return a->m2 > 0 ? a->n * a->m4 / (a->m2 * a->m2) - 3 : 0; }
+static inline double tv_moments_kurtosis(const tv_moments *a) {
+    return a->m2 > 0 ? a->n * a->m4 / (a->m2 * a->m2) - 3 : 0;
+}
 
 #endif

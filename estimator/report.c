@@ -60,7 +60,8 @@ static cJSON *add_interval(cJSON *o, const char *key, double low, double high, c
 }
 
 static tv_arms arms_of(const state *st, const double *a, const double *b) {
-    tv_arms arms = {{a, b}, {st->data.set[0].N, st->data.set[1].N}, {st->data.set[0].prompt_index, st->data.set[1].prompt_index}};
+    tv_arms arms = {
+        {a, b}, {st->data.set[0].N, st->data.set[1].N}, {st->data.set[0].prompt_index, st->data.set[1].prompt_index}};
     return arms;
 }
 
@@ -94,7 +95,8 @@ static bar sign_bound(const state *st) {
         const tv_distance_set *set = &st->d.set[s];
         int64_t at = (st->R - 1) * set->N;
         /* Twice the share with its sign, so that the mean over both sets is the difference of shares. */
-        for (int64_t i = 0; i < set->N; i++) st->x[s][i] = (set->log[TV_A][at + i] > set->log[TV_B][at + i]) * (s == TV_A ? 2.0 : -2.0);
+        for (int64_t i = 0; i < set->N; i++)
+            st->x[s][i] = (set->log[TV_A][at + i] > set->log[TV_B][at + i]) * (s == TV_A ? 2.0 : -2.0);
     }
     return bar_of(st, st->x, 0);
 }
@@ -118,14 +120,17 @@ static double mean_of(const tv_hedged_arm *arm, const double *x) { return tv_mea
 static void add_hedged(state *st, cJSON *estimators, headline *head) {
     if (!st->has_hedged) {
         tv_json_add_null(estimators, "hedged",
-                         st->R < 2 ? "needs two reads a side, or sides whose reads are known to be bit-identical" : "no readout to hedge with");
+                         st->R < 2 ? "needs two reads a side, or sides whose reads are known to be bit-identical"
+                                   : "no readout to hedge with");
         return;
     }
     const tv_hedged *h = &st->hedged;
     double *pj[2] = {h->arm[0].T2pj, h->arm[1].T2pj};
     double allowance = st->both_deterministic ? 0 : tv_hedged_bias_allowance(h);
     bar b = bar_of(st, pj, allowance);
-    cJSON *o = add_bar(estimators, "hedged", &b, st->both_deterministic ? "sampling error; the reads carry no noise" : "sampling error and bias allowance");
+    cJSON *o = add_bar(estimators, "hedged", &b,
+                       st->both_deterministic ? "sampling error; the reads carry no noise"
+                                              : "sampling error and bias allowance");
     cJSON_AddNumberToObject(o, "r", (double)h->reads);
     cJSON_AddNumberToObject(o, "bias_allowance", allowance);
     for (int v = 0; v < 4; v++) {
@@ -148,9 +153,12 @@ static void add_hedged(state *st, cJSON *estimators, headline *head) {
         for (int s = 0; s < 2; s++) head->one_sided[s] = mean_of(&h->arm[s], pj[s]);
         head->method =
             st->both_deterministic
-                ? tv_xprintf("hedged, both sides deterministic: full readouts are stored and both faithfulness tests pass (|z| < 3); one read "
-                             "stands for all, so there is no read noise to remove and the interval holds sampling error alone")
-                : tv_xprintf("hedged T2pj at r = %lld: full readouts are stored and both faithfulness tests pass (|z| < 3); the interval holds "
+                ? tv_xprintf(
+                      "hedged, both sides deterministic: full readouts are stored and both faithfulness tests pass "
+                      "(|z| < 3); one read "
+                      "stands for all, so there is no read noise to remove and the interval holds sampling error alone")
+                : tv_xprintf("hedged T2pj at r = %lld: full readouts are stored and both faithfulness tests pass (|z| "
+                             "< 3); the interval holds "
                              "sampling error and an allowance for bias",
                              (long long)h->reads);
     }
@@ -169,7 +177,8 @@ static void add_estimators(state *st, cJSON *report, headline *head) {
     }
     if (!st->both_deterministic) {
         /* The plug-in's bias is positive, that of split-sign (and of the sign bound) negative: they bracket the TV. */
-        rests_on = st->R >= 2 ? "bracket [split-sign - 1.96 se, plug-in + 1.96 se]" : "bracket [sign bound - 1.96 se, plug-in + 1.96 se]";
+        rests_on = st->R >= 2 ? "bracket [split-sign - 1.96 se, plug-in + 1.96 se]"
+                              : "bracket [sign bound - 1.96 se, plug-in + 1.96 se]";
         plug.low = split.e.estimate - split.e.quantile * split.e.se;
         plug.high = plug.e.estimate + plug.e.quantile * plug.e.se;
         if (isfinite(plug.low) && isfinite(plug.high)) tv_interval_clip(plug.e.estimate, &plug.low, &plug.high);
@@ -202,10 +211,12 @@ static void add_estimators(state *st, cJSON *report, headline *head) {
         head->value = plug;
         head->estimator = "plugin";
         head->one_sided[0] = p.tv[0], head->one_sided[1] = p.tv[1];
-        const char *why = !isfinite(plug.e.se)  ? "a set of one trajectory has no error bar"
-                          : !st->has_hedged     ? "one read a side leaves nothing to hedge with"
-                                                : "a faithfulness test fails (|z| >= 3: the scorer's mean is not what sampled the set), so the "
-                                                  "hedged value would follow the scorer";
+        const char *why =
+            !isfinite(plug.e.se) ? "a set of one trajectory has no error bar"
+            : !st->has_hedged
+                ? "one read a side leaves nothing to hedge with"
+                : "a faithfulness test fails (|z| >= 3: the scorer's mean is not what sampled the set), so the "
+                  "hedged value would follow the scorer";
         head->method = tv_xprintf("plug-in at r = %lld: %s; interval: %s", (long long)st->R, why, rests_on);
     }
     if (st->identical) {
@@ -213,11 +224,13 @@ static void add_estimators(state *st, cJSON *report, headline *head) {
         head->value = (bar){.e = {.estimate = 0, .se = 0}, .low = 0, .high = 0};
         head->one_sided[0] = head->one_sided[1] = 0;
         head->estimator = "bit-identical";
-        head->method = tv_xprintf("bit-identical: every recorded value of both sides agrees, so the distance is exactly 0");
+        head->method =
+            tv_xprintf("bit-identical: every recorded value of both sides agrees, so the distance is exactly 0");
     }
     cJSON *tv = cJSON_AddObjectToObject(report, "tv");
     bar *v = &head->value;
-    double value = fmin(fmax(v->e.estimate, 0), 1); /* a corrected estimate may leave [0,1]; a total variation does not */
+    double value =
+        fmin(fmax(v->e.estimate, 0), 1); /* a corrected estimate may leave [0,1]; a total variation does not */
     if (isfinite(v->low)) v->low = fmin(fmax(v->low, 0), value), v->high = fmax(fmin(v->high, 1), value);
     add(tv, "estimate", value, "not a number");
     add(tv, "se", v->e.se, ONE_TRAJECTORY);
@@ -316,7 +329,8 @@ static void add_floors(state *st, cJSON *report) {
     tv_estimate d = tv_arms_estimate(&arms);
     const char *verdict = isfinite(d.se) ? (d.estimate - d.quantile * d.se > 0 ? "yes" : "no") : "cannot tell";
     cJSON_AddStringToObject(beyond, "verdict", verdict);
-    cJSON_AddStringToObject(beyond, "because", "plug-in minus the mean of both floors at the same r, paired by trajectory");
+    cJSON_AddStringToObject(beyond, "because",
+                            "plug-in minus the mean of both floors at the same r, paired by trajectory");
     cJSON_AddNumberToObject(beyond, "difference", d.estimate);
     add(beyond, "se", d.se, ONE_TRAJECTORY);
 }
@@ -346,7 +360,8 @@ static void add_sigma(state *st, cJSON *report) {
         cJSON_AddNumberToObject(o, "reads", (double)st->cal.R[e]);
         cJSON_AddStringToObject(o, "order", st->o->serving_order ? "serving" : "permuted");
         if (st->cal.R[e]) {
-            cJSON_AddNumberToObject(o, "union_chi2_serving_order", 0.5 * (sqrt(part[0].sigma2_union_stored) + sqrt(part[1].sigma2_union_stored)));
+            cJSON_AddNumberToObject(o, "union_chi2_serving_order",
+                                    0.5 * (sqrt(part[0].sigma2_union_stored) + sqrt(part[1].sigma2_union_stored)));
             double mean = BOTH(sigma2_union), worst = fmax(part[0].sigma2_union_max, part[1].sigma2_union_max);
             cJSON_AddNumberToObject(o, "cell_p50_over_mean", mean > 0 ? BOTH(sigma2_union_p50) / mean : 0);
             cJSON_AddNumberToObject(o, "cell_p99_over_mean", mean > 0 ? BOTH(sigma2_union_p99) / mean : 0);
@@ -363,9 +378,11 @@ static void add_sigma(state *st, cJSON *report) {
             cJSON_AddNumberToObject(d, "max", fmax(part[0].deviation_max, part[1].deviation_max));
             cJSON *lags = cJSON_AddArrayToObject(o, "autocorrelation");
             for (int lag = 0; lag < part[0].n_lags; lag++)
-                cJSON_AddItemToArray(lags, cJSON_CreateNumber(0.5 * (part[0].autocorrelation[lag] + part[1].autocorrelation[lag])));
+                cJSON_AddItemToArray(
+                    lags, cJSON_CreateNumber(0.5 * (part[0].autocorrelation[lag] + part[1].autocorrelation[lag])));
             cJSON_AddNumberToObject(o, "autocorrelation_permuted", BOTH(autocorrelation_permuted));
-            cJSON_AddNumberToObject(o, "autocorrelation_expected", st->data.deterministic[e] ? 0 : -1.0 / (double)(st->cal.R[e] - 1));
+            cJSON_AddNumberToObject(o, "autocorrelation_expected",
+                                    st->data.deterministic[e] ? 0 : -1.0 / (double)(st->cal.R[e] - 1));
             cJSON *drift = cJSON_AddObjectToObject(o, "drift");
             cJSON_AddNumberToObject(drift, "ratio", BOTH(drift));
             for (int s = 0; s < 2; s++)
@@ -378,14 +395,17 @@ static void add_sigma(state *st, cJSON *report) {
         int last = p->n_sizes - 1;
         cJSON_AddNumberToObject(o, "r", (double)p->size_r[last]);
         cJSON_AddNumberToObject(o, "mean", 0.5 * (p->size_mean[last] + q->size_mean[last]));
-        cJSON_AddNumberToObject(o, "max", (double)(p->size_max[last] > q->size_max[last] ? p->size_max[last] : q->size_max[last]));
+        cJSON_AddNumberToObject(
+            o, "max", (double)(p->size_max[last] > q->size_max[last] ? p->size_max[last] : q->size_max[last]));
         cJSON *by_r = cJSON_AddArrayToObject(o, "by_r");
         for (int x = 0; x < p->n_sizes && x < q->n_sizes; x++) {
             cJSON *row = cJSON_CreateObject();
             cJSON_AddNumberToObject(row, "r", (double)p->size_r[x]);
             cJSON_AddNumberToObject(row, "mean", 0.5 * (p->size_mean[x] + q->size_mean[x]));
-            cJSON_AddNumberToObject(row, "p99", (double)(p->size_p99[x] > q->size_p99[x] ? p->size_p99[x] : q->size_p99[x]));
-            cJSON_AddNumberToObject(row, "max", (double)(p->size_max[x] > q->size_max[x] ? p->size_max[x] : q->size_max[x]));
+            cJSON_AddNumberToObject(row, "p99",
+                                    (double)(p->size_p99[x] > q->size_p99[x] ? p->size_p99[x] : q->size_p99[x]));
+            cJSON_AddNumberToObject(row, "max",
+                                    (double)(p->size_max[x] > q->size_max[x] ? p->size_max[x] : q->size_max[x]));
             cJSON_AddItemToArray(by_r, row);
         }
     }
@@ -461,8 +481,9 @@ static void add_tokens(state *st, cJSON *report) {
     const struct {
         const char *key;
         double value;
-    } delta[] = {{"mean", m->delta_mean}, {"rms", m->delta_rms}, {"mean_abs", m->delta_mean_abs}, {"min", m->delta_min}, {"p01", m->delta_p01},
-                 {"p05", m->delta_p05},   {"p50", m->delta_p50}, {"p95", m->delta_p95},           {"p99", m->delta_p99}, {"max", m->delta_max}};
+    } delta[] = {{"mean", m->delta_mean}, {"rms", m->delta_rms}, {"mean_abs", m->delta_mean_abs}, {"min", m->delta_min},
+                 {"p01", m->delta_p01},   {"p05", m->delta_p05}, {"p50", m->delta_p50},           {"p95", m->delta_p95},
+                 {"p99", m->delta_p99},   {"max", m->delta_max}};
     for (size_t x = 0; x < sizeof delta / sizeof *delta; x++) add(d, delta[x].key, delta[x].value, NO_DELTA);
     cJSON_AddNumberToObject(d, "positions", (double)m->delta_cells);
     cJSON_AddNumberToObject(d, "exactly_zero", (double)m->delta_zero);
@@ -510,17 +531,20 @@ static void add_tokens(state *st, cJSON *report) {
         const tv_set *set = &st->data.set[w->set];
         cJSON *row = cJSON_CreateObject();
         cJSON_AddStringToObject(row, "set", w->set ? "b" : "a");
-        cJSON_AddNumberToObject(row, "trajectory", (double)(set->trajectory ? set->trajectory[w->trajectory] : w->trajectory));
+        cJSON_AddNumberToObject(row, "trajectory",
+                                (double)(set->trajectory ? set->trajectory[w->trajectory] : w->trajectory));
         cJSON_AddNumberToObject(row, "position", (double)w->position);
         cJSON_AddNumberToObject(row, "token", w->token);
         cJSON_AddNumberToObject(row, "p_a", w->p[0]);
         cJSON_AddNumberToObject(row, "p_b", w->p[1]);
         add(row, "delta", w->delta, "one side gives the token no mass");
         int absent = !(w->p[0] > 0) || !(w->p[1] > 0);
-        add(row, "gap", w->gap, absent ? "token_logprobs are not stored, or not finite" : "both sides recorded the token");
+        add(row, "gap", w->gap,
+            absent ? "token_logprobs are not stored, or not finite" : "both sides recorded the token");
         cJSON_AddItemToArray(worst, row);
     }
-    add(report, "near_tie_mismatch", m->near_tie_mismatch, "token_logprobs are not stored, so the gap of a missing token is unknown");
+    add(report, "near_tie_mismatch", m->near_tie_mismatch,
+        "token_logprobs are not stored, so the gap of a missing token is unknown");
 }
 
 static void add_checks(state *st, cJSON *report) {
@@ -567,10 +591,16 @@ static tv_status measure(state *st, tv_err *err) {
         int64_t l = data->n <= MOST_LENGTHS ? x + 1 : ((x + 1) * data->n + MOST_LENGTHS - 1) / MOST_LENGTHS;
         if (l <= data->n && l > last) st->lengths[st->n_lengths++] = last = l;
     }
-    tv_distance_options d = {.reads = st->R, .readout = st->readout, .lengths = st->lengths, .n_lengths = st->n_lengths,
-                             .floors = 1, .permute_floors = !o->serving_order, .seed = o->seed};
+    tv_distance_options d = {.reads = st->R,
+                             .readout = st->readout,
+                             .lengths = st->lengths,
+                             .n_lengths = st->n_lengths,
+                             .floors = 1,
+                             .permute_floors = !o->serving_order,
+                             .seed = o->seed};
     TV_TRY(tv_distance_run(data, &d, &st->d, err));
-    tv_calibrate_options c = {.reads = st->R, .readout = st->readout, .stored_order = o->serving_order, .seed = o->seed};
+    tv_calibrate_options c = {
+        .reads = st->R, .readout = st->readout, .stored_order = o->serving_order, .seed = o->seed};
     TV_TRY(tv_calibrate(data, &c, &st->cal, err));
     TV_TRY(tv_token_metrics_run(data, st->R, st->readout, &st->token, err));
     if (st->R >= 2) {
@@ -593,7 +623,8 @@ static tv_status write_down(state *st, cJSON *report, tv_err *err) {
         cJSON_AddNumberToObject(report, "N_b", (double)data->set[1].N);
     }
     cJSON_AddNumberToObject(report, "R", (double)st->R);
-    cJSON *stored = cJSON_AddObjectToObject(report, "reads_stored"), *fixed = cJSON_AddObjectToObject(report, "deterministic");
+    cJSON *stored = cJSON_AddObjectToObject(report, "reads_stored"),
+          *fixed = cJSON_AddObjectToObject(report, "deterministic");
     for (int e = 0; e < 2; e++) {
         cJSON_AddNumberToObject(stored, e ? "b" : "a", (double)tv_reads_stored(data, e));
         cJSON_AddBoolToObject(fixed, e ? "b" : "a", data->deterministic[e]);
@@ -625,7 +656,8 @@ tv_status tv_report_build(const tv_dataset *data, const tv_report_options *optio
     st->data = *data;
     st->o = options ? options : &DEFAULTS;
     st->readout = (tv_readout){st->o->readout, 0};
-    tv_status status = st->o->reads < 0 ? TV_FAIL(err, TV_EARG, "reads = %lld", (long long)st->o->reads) : measure(st, err);
+    tv_status status =
+        st->o->reads < 0 ? TV_FAIL(err, TV_EARG, "reads = %lld", (long long)st->o->reads) : measure(st, err);
     if (status == TV_OK) {
         cJSON *json = cJSON_CreateObject();
         status = write_down(st, json, err);

@@ -31,7 +31,7 @@ typedef struct {
 
 typedef struct {
     tv_union u;
-    double *p; /* [k] one decoded record */
+    double *p;      /* [k] one decoded record */
     int8_t *top[2]; /* [capacity] among the k most likely */
     counters count;
 } worker;
@@ -78,8 +78,8 @@ static void worst_add(counters *c, const tv_worst_token *w) {
     c->worst[at] = *w;
 }
 
-/* Gap in nats between the trajectory's token and the last slot that scorer e recorded (the smallest over its reads), and
- * whether it is under one bf16 step. NaN: token_logprobs are not stored. */
+/* Gap in nats between the trajectory's token and the last slot that scorer e recorded (the smallest over its reads),
+ * and whether it is under one bf16 step. NaN: token_logprobs are not stored. */
 static double gap_to_last_slot(const job *j, int e, int64_t i, int64_t t, int *near_tie) {
     const tv_set *set = &j->data->set[j->s];
     int64_t n = j->data->n, k = set->k[e];
@@ -109,7 +109,8 @@ static int64_t mark_top(const job *j, const tv_union *u, int which, int8_t *top,
     *second = 0;
     for (int64_t x = 0; x < u->n; x++) {
         positive += p[x] > 0;
-        if (p[x] > 0 && (*first < 0 || p[x] > p[*first] || (p[x] == p[*first] && u->ids[x] < u->ids[*first]))) *first = x;
+        if (p[x] > 0 && (*first < 0 || p[x] > p[*first] || (p[x] == p[*first] && u->ids[x] < u->ids[*first])))
+            *first = x;
     }
     for (int64_t x = 0; x < u->n; x++)
         if (x != *first && p[x] > *second) *second = p[x];
@@ -236,9 +237,11 @@ static tv_status trajectory(const job *j, worker *b, int64_t i, sums *a, tv_err 
                 const int32_t *ids = set->ids[e][rho] + at;
                 if (!(tv_record_probs(ids, set->lps[e][rho] + at, k, j->readout, b->p) >= 0))
                     return TV_FAIL(err, TV_ENUMERIC,
-                                   "%s scored by side %c, set %c, pass %lld, trajectory %lld, position %lld: a log-probability is NaN or "
+                                   "%s scored by side %c, set %c, pass %lld, trajectory %lld, position %lld: a "
+                                   "log-probability is NaN or "
                                    "infinite; that pass is damaged, score it again",
-                                   j->data->source ? j->data->source : "data", 'a' + e, 'a' + j->s, (long long)rho, (long long)i, (long long)t);
+                                   j->data->source ? j->data->source : "data", 'a' + e, 'a' + j->s, (long long)rho,
+                                   (long long)i, (long long)t);
                 for (int64_t x = 0; x < k; x++)
                     if (b->p[x] > 0) b->u.sum[e][tv_union_at(&b->u, ids[x], x)] += b->p[x];
             }
@@ -299,7 +302,8 @@ static tv_status set_run(const job *j, sums *all, counters *total, tv_err *err) 
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < N; i++) {
             tv_err local = {0};
-            tv_status got = b ? trajectory(j, b, i, &all[i], &local) : TV_FAIL(&local, TV_ENOMEM, "no memory for the token metrics");
+            tv_status got = b ? trajectory(j, b, i, &all[i], &local)
+                              : TV_FAIL(&local, TV_ENOMEM, "no memory for the token metrics");
             if (got != TV_OK) {
 #pragma omp critical(token_error)
                 if (i < first_bad) first_bad = i, status = got, first_err = local;
@@ -321,7 +325,8 @@ static int compare_i64(const void *a, const void *b) {
 }
 
 static void summary(tv_token_summary *s, double mean, const tv_histogram *h, double max) {
-    *s = (tv_token_summary){mean, fmin(tv_histogram_quantile(h, 0.5), max), fmin(tv_histogram_quantile(h, 0.99), max), max};
+    *s = (tv_token_summary){mean, fmin(tv_histogram_quantile(h, 0.5), max), fmin(tv_histogram_quantile(h, 0.99), max),
+                            max};
 }
 
 static void conclude(const tv_dataset *data, sums *const all[2], const counters *c, tv_token_metrics *out) {
@@ -335,9 +340,11 @@ static void conclude(const tv_dataset *data, sums *const all[2], const counters 
         int64_t cells = 0, same = 0, kl_cells = 0, delta_cells = 0, inf[2] = {0, 0}, N = data->set[s].N;
         for (int64_t i = 0; i < N; i++) {
             const sums *a = &all[s][i];
-            const double add[N_SUMS] = {a->tv, a->js, a->kl[0], a->kl[1], a->overlap, a->delta, a->delta2, a->delta_abs, a->k3, a->chi2, a->error};
+            const double add[N_SUMS] = {a->tv,     a->js,        a->kl[0], a->kl[1], a->overlap, a->delta,
+                                        a->delta2, a->delta_abs, a->k3,    a->chi2,  a->error};
             for (int x = 0; x < N_SUMS; x++) tv_sum_add(&sum[x], add[x]);
-            cells += a->cells, same += a->same, kl_cells += a->kl_cells[0], delta_cells += a->delta_cells, out->empty += a->empty;
+            cells += a->cells, same += a->same, kl_cells += a->kl_cells[0], delta_cells += a->delta_cells,
+                out->empty += a->empty;
             inf[0] += a->infinite[0], inf[1] += a->infinite[1];
             if (a->first_flip >= 0) first[flips++] = a->first_flip;
             dead += a->dead, near_ties[s] += a->dead && a->near_tie;
@@ -364,12 +371,15 @@ static void conclude(const tv_dataset *data, sums *const all[2], const counters 
     summary(&out->kl_ba, mean[3] / kl_weight, &c->kl[1], c->max_kl[1]);
     out->topk_overlap = mean[4] / weight, out->same_top1 = mean[5] / weight;
     out->kl_ab_infinite = infinite[0] / weight, out->kl_ba_infinite = infinite[1] / weight;
-    out->delta_mean = delta / delta_weight, out->delta_rms = sqrt(delta2 / delta_weight), out->delta_mean_abs = delta_abs / delta_weight;
+    out->delta_mean = delta / delta_weight, out->delta_rms = sqrt(delta2 / delta_weight),
+    out->delta_mean_abs = delta_abs / delta_weight;
     double *const p[5] = {&out->delta_p01, &out->delta_p05, &out->delta_p50, &out->delta_p95, &out->delta_p99};
     static const double SHARE[5] = {0.01, 0.05, 0.5, 0.95, 0.99};
     out->delta_min = out->delta_cells ? c->delta_min : NAN, out->delta_max = out->delta_cells ? c->delta_max : NAN;
     for (int x = 0; x < 5; x++)
-        *p[x] = out->delta_cells ? fmin(fmax(tv_histogram_signed_quantile(&c->neg, &c->pos, SHARE[x]), c->delta_min), c->delta_max) : NAN;
+        *p[x] = out->delta_cells
+                    ? fmin(fmax(tv_histogram_signed_quantile(&c->neg, &c->pos, SHARE[x]), c->delta_min), c->delta_max)
+                    : NAN;
     out->delta_zero = c->pos.zero;
     for (int x = 0; x < TV_HIST_BINS; x++) {
         int octave = x / TV_HIST_PER_OCTAVE + TV_HIST_LOW + 24;
@@ -380,7 +390,10 @@ static void conclude(const tv_dataset *data, sums *const all[2], const counters 
     out->first_flip_median = flips ? 0.5 * (double)(first[(flips - 1) / 2] + first[flips / 2]) : NAN;
     out->flip_margin_p50 = c->margin.count ? tv_histogram_quantile(&c->margin, 0.5) : NAN;
     out->near_tie_known = !c->near_tie_unknown || dead == 0;
-    out->near_tie_mismatch = out->near_tie_known ? 0.5 * ((double)near_ties[0] / (double)data->set[0].N + (double)near_ties[1] / (double)data->set[1].N) : NAN;
+    out->near_tie_mismatch =
+        out->near_tie_known
+            ? 0.5 * ((double)near_ties[0] / (double)data->set[0].N + (double)near_ties[1] / (double)data->set[1].N)
+            : NAN;
     tv_token_profile *f = &out->profile;
     f->n_positions = data->n < TV_POSITIONS ? data->n : TV_POSITIONS;
     for (int64_t x = 0; x < f->n_positions; x++) {
@@ -395,7 +408,8 @@ static void conclude(const tv_dataset *data, sums *const all[2], const counters 
     free(first);
 }
 
-tv_status tv_token_metrics_run(const tv_dataset *data, int64_t reads, tv_readout readout, tv_token_metrics *out, tv_err *err) {
+tv_status tv_token_metrics_run(const tv_dataset *data, int64_t reads, tv_readout readout, tv_token_metrics *out,
+                               tv_err *err) {
     memset(out, 0, sizeof *out);
     TV_TRY(tv_reads_check(data, reads, readout, err));
     counters *total = tv_xcalloc(1, sizeof *total);
@@ -412,8 +426,10 @@ tv_status tv_token_metrics_run(const tv_dataset *data, int64_t reads, tv_readout
         j.top_k = readout.readout ? readout.readout : set->k[0] < set->k[1] ? set->k[0] : set->k[1];
         all[s] = calloc((size_t)set->N, sizeof **all);
         out->mean_tv[s] = malloc((size_t)set->N * sizeof(double));
-        status = all[s] && out->mean_tv[s] ? set_run(&j, all[s], total, err)
-                                           : TV_FAIL(err, TV_ENOMEM, "no memory for the token metrics of %lld trajectories", (long long)set->N);
+        status =
+            all[s] && out->mean_tv[s]
+                ? set_run(&j, all[s], total, err)
+                : TV_FAIL(err, TV_ENOMEM, "no memory for the token metrics of %lld trajectories", (long long)set->N);
     }
     if (status == TV_OK)
         conclude(data, all, total, out);

@@ -12,8 +12,8 @@ typedef struct {
     double *sum[TV_UNION_SUMS]; /* [capacity] each */
 } tv_union;
 
-/* Place of id, added with zero sums where it is new. hint: where it was in the record before (records of one cell mostly
- * agree in order). The caller keeps capacity >= the ids that can occur. */
+/* Place of id, added with zero sums where it is new. hint: where it was in the record before (records of one cell
+ * mostly agree in order). The caller keeps capacity >= the ids that can occur. */
 static inline int64_t tv_union_at(tv_union *u, int32_t id, int64_t hint) {
     if (hint < u->n && u->ids[hint] == id) return hint;
     for (int64_t j = 0; j < u->n; j++)

@@ -86,7 +86,8 @@ static void noisy_make(noisy *m, int64_t N, int64_t n, int64_t R, double sigma, 
     for (int s = 0; s < 2; s++) {
         tv_set *set = &m->data.set[s];
         set->N = N, set->tokens = m->tokens;
-        for (int e = 0; e < 2; e++) set->reads[e] = R, set->k[e] = 2, set->ids[e] = m->id_list, set->lps[e] = m->lp_list;
+        for (int e = 0; e < 2; e++)
+            set->reads[e] = R, set->k[e] = 2, set->ids[e] = m->id_list, set->lps[e] = m->lp_list;
     }
 }
 static void noisy_free(noisy *m) {
@@ -113,7 +114,8 @@ static void test_known_noise(void) {
         CHECK_NEAR(p->autocorrelation_permuted, -1.0 / 7, 0.04);
         CHECK(fabs(p->drift_z) < 3.5);
         CHECK_NEAR(p->drift, 1, 0.15);
-        CHECK(p->deviation_p50 <= p->deviation_p90 && p->deviation_p90 <= p->deviation_p99 && p->deviation_p999 <= p->deviation_max * 1.01);
+        CHECK(p->deviation_p50 <= p->deviation_p90 && p->deviation_p90 <= p->deviation_p99 &&
+              p->deviation_p999 <= p->deviation_max * 1.01);
     }
     noisy_free(&m);
     /* A drift whose sign differs from cell to cell moves no mean, and is seen all the same. */
@@ -140,7 +142,8 @@ static void test_degenerate(void) {
     m.data.deterministic[0] = m.data.deterministic[1] = 1;
     if (CHECK_OK(tv_calibrate(&m.data, NULL, &c, &err), &err)) {
         CHECK(tv_calibration_union(&c, 0) == 0 && tv_calibration_realised(&c, 1) == 0);
-        CHECK(c.part[0][1].width_variance == 0 && c.part[0][1].width_median == 0 && c.part[0][1].kurtosis == 0 && c.part[0][1].drift == 0);
+        CHECK(c.part[0][1].width_variance == 0 && c.part[0][1].width_median == 0 && c.part[0][1].kurtosis == 0 &&
+              c.part[0][1].drift == 0);
     }
     m.lps[0][5] = NAN;
     CHECK_FAILS(tv_calibrate(&m.data, NULL, &c, &err), TV_ENUMERIC, &err, "position 2");
@@ -184,14 +187,21 @@ static void test_token_metrics(void) {
     const float *la[1] = {lps_a}, *lb[1] = {lps_b}, *oa[1] = {own_a}, *ob[1] = {own_b};
     tv_dataset data = {.n = 2, .temperature = 1};
     for (int s = 0; s < 2; s++)
-        data.set[s] = (tv_set){.N = 1, .tokens = tokens, .reads = {1, 1}, .k = {2, 2}, .ids = {ia, ib}, .lps = {la, lb}, .own_lp = {oa, ob}};
+        data.set[s] = (tv_set){.N = 1,
+                               .tokens = tokens,
+                               .reads = {1, 1},
+                               .k = {2, 2},
+                               .ids = {ia, ib},
+                               .lps = {la, lb},
+                               .own_lp = {oa, ob}};
     tv_err err = {0};
     tv_token_metrics m;
     if (!CHECK_OK(tv_token_metrics_run(&data, 1, (tv_readout){0, 0}, &m, &err), &err)) return;
     CHECK_INT(m.cells, 4);
     CHECK_NEAR(m.tv.mean, (0.2 + 0.5) / 2, 1e-6);
     CHECK_NEAR(m.tv.max, 0.5, 1e-6);
-    CHECK_NEAR(m.kl_ab.mean, 0.5 * (0.6 * log(0.6 / 0.4) + 0.4 * log(0.4 / 0.6)), 1e-6); /* the second position shares one token */
+    CHECK_NEAR(m.kl_ab.mean, 0.5 * (0.6 * log(0.6 / 0.4) + 0.4 * log(0.4 / 0.6)),
+               1e-6); /* the second position shares one token */
     CHECK_NEAR(m.kl_ab_infinite, 0.5, 0);
     CHECK_NEAR(m.same_top1, 0.5, 0); /* 5 against 6; then 6 against 6 by lowest id */
     CHECK_NEAR(m.topk_overlap, 0.75, 1e-12);
@@ -208,7 +218,8 @@ static void test_token_metrics(void) {
     CHECK(m.near_tie_known);
     CHECK_NEAR(m.near_tie_mismatch, 1, 0); /* gap .057 under the assumed step of 1/16 */
     CHECK_INT(m.n_worst, 4);
-    CHECK(m.worst[0].position == 1 && m.worst[0].p[TV_B] == 0 && m.worst[0].delta == -INFINITY && m.worst[0].set == TV_A);
+    CHECK(m.worst[0].position == 1 && m.worst[0].p[TV_B] == 0 && m.worst[0].delta == -INFINITY &&
+          m.worst[0].set == TV_A);
     CHECK_NEAR(m.worst[0].gap, 0.75 - 0.6931472, 1e-6);
     CHECK_INT(m.profile.n_positions, 2);
     CHECK_NEAR(m.profile.tv[1], 0.5, 1e-6);
@@ -263,8 +274,11 @@ static void test_bf16_step(void) {
     CHECK_NEAR(tv_bf16_step(ids, off_grid, 5, 1), 0.0625, 0);
 }
 
-static const tv_test tests[] = {{"calibrate_goldens", test_goldens},       {"calibrate_known_noise", test_known_noise},
-                                {"calibrate_degenerate", test_degenerate}, {"moments", test_moments},
-                                {"token_metrics", test_token_metrics},     {"token_metrics_threads", test_threads},
+static const tv_test tests[] = {{"calibrate_goldens", test_goldens},
+                                {"calibrate_known_noise", test_known_noise},
+                                {"calibrate_degenerate", test_degenerate},
+                                {"moments", test_moments},
+                                {"token_metrics", test_token_metrics},
+                                {"token_metrics_threads", test_threads},
                                 {"bf16_step", test_bf16_step}};
 TV_TEST_MAIN(tests)

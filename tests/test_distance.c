@@ -232,7 +232,8 @@ static void test_goldens(void) {
                 else if (strcmp(key, "levels_permuted") == 0)
                     check_permuted_levels(&f, c);
                 else if (strcmp(key, "perm_examples") == 0)
-                    check_permutations(most_reads(&f), (uint64_t)fixture_at(all, "levels_permuted/seed")->valuedouble, c);
+                    check_permutations(most_reads(&f), (uint64_t)fixture_at(all, "levels_permuted/seed")->valuedouble,
+                                       c);
                 else /* tests of other units walk these */
                     CHECK(strcmp(key, "sigma") == 0 || strcmp(key, "K") == 0 || strcmp(key, "hedged") == 0 ||
                           strcmp(key, "mlmc") == 0 || strcmp(key, "alloc") == 0);
@@ -341,7 +342,8 @@ static void test_floors(void) {
             for (int s = 0; s < 2; s++) {
                 double *z = tv_xmalloc((size_t)d.set[s].N * sizeof *z);
                 tv_distance_z(&as_pair, s, r, z);
-                for (int64_t i = 0; i < d.set[s].N; i++) CHECK_NEAR(d.set[s].floor_z[e][(r - 1) * d.set[s].N + i], z[i], TOL);
+                for (int64_t i = 0; i < d.set[s].N; i++)
+                    CHECK_NEAR(d.set[s].floor_z[e][(r - 1) * d.set[s].N + i], z[i], TOL);
                 free(z);
             }
             tv_distance_free(&as_pair);
@@ -432,7 +434,8 @@ static void test_bad_input(void) {
     float kept = *lp;
     for (int x = 0; x < 2; x++) {
         *lp = x ? INFINITY : NAN;
-        CHECK_FAILS(tv_distance_run(&f.set, NULL, &d, &err), TV_ENUMERIC, &err, "set b, pass 1, trajectory 2, position 3");
+        CHECK_FAILS(tv_distance_run(&f.set, NULL, &d, &err), TV_ENUMERIC, &err,
+                    "set b, pass 1, trajectory 2, position 3");
     }
     *lp = kept;
     int32_t *ids = (int32_t *)f.set.set[0].ids[0][0];
@@ -443,9 +446,9 @@ static void test_bad_input(void) {
     fixture_close(&f);
 }
 
-static const tv_test tests[] = {{"distance_goldens", test_goldens},       {"distance_real_pair", test_real_pair},
-                                {"distance_readout", test_readout},       {"distance_vexp", test_vexp},
+static const tv_test tests[] = {{"distance_goldens", test_goldens},         {"distance_real_pair", test_real_pair},
+                                {"distance_readout", test_readout},         {"distance_vexp", test_vexp},
                                 {"distance_functionals", test_functionals}, {"distance_floors", test_floors},
-                                {"distance_lengths", test_lengths},       {"distance_threads", test_threads},
+                                {"distance_lengths", test_lengths},         {"distance_threads", test_threads},
                                 {"distance_bad_input", test_bad_input}};
 TV_TEST_MAIN(tests)

@@ -35,7 +35,8 @@ static void test_clusters(void) {
     int32_t cluster[80], alone[8];
     for (int i = 0; i < 80; i++) a[i] = b[i] = value[i / 10], cluster[i] = 100 - i / 10;
     for (int i = 0; i < 8; i++) once[i] = value[i], alone[i] = i;
-    tv_arms ten = {{a, b}, {80, 80}, {cluster, cluster}}, one = {{once, once}, {8, 8}, {alone, alone}}, naive = {{a, b}, {80, 80}, {NULL, NULL}};
+    tv_arms ten = {{a, b}, {80, 80}, {cluster, cluster}}, one = {{once, once}, {8, 8}, {alone, alone}},
+            naive = {{a, b}, {80, 80}, {NULL, NULL}};
     tv_estimate e = tv_arms_estimate(&ten), f = tv_arms_estimate(&one), g = tv_arms_estimate(&naive);
     CHECK_INT(e.clusters, 8);
     CHECK_NEAR(e.se, f.se, 1e-14);
@@ -115,8 +116,11 @@ static void test_clip_and_verdict(void) {
     CHECK_INT(tv_interval_verdict(0, 0, 0), -1); /* bit-identical sides pass any threshold */
 }
 
-static const tv_test tests[] = {{"interval_two_arms", test_two_arms},   {"interval_one_trajectory", test_one_trajectory},
-                                {"interval_clusters", test_clusters},   {"interval_bootstrap", test_bootstrap},
-                                {"interval_coverage", test_coverage},   {"interval_t_quantile", test_t_quantile},
+static const tv_test tests[] = {{"interval_two_arms", test_two_arms},
+                                {"interval_one_trajectory", test_one_trajectory},
+                                {"interval_clusters", test_clusters},
+                                {"interval_bootstrap", test_bootstrap},
+                                {"interval_coverage", test_coverage},
+                                {"interval_t_quantile", test_t_quantile},
                                 {"interval_clip_and_verdict", test_clip_and_verdict}};
 TV_TEST_MAIN(tests)
