@@ -87,8 +87,8 @@ TV_VEC_FN double weigh_record(const int32_t *ids, const float *lps, int64_t coun
     return vsum(mass);
 }
 
-/* Index of id (>= 0) among the first n of uid, where it stands at most once, or -1. Reads up to seven entries behind n, which
- * may hold anything. */
+/* Index of id (>= 0) among the first n of uid, where it stands at most once, or -1. Reads up to seven entries behind n,
+ * which may hold anything. */
 TV_VEC_FN int32_t find(const int32_t *uid, int64_t n, int32_t id) {
     tv_v8w at = {1, 2, 3, 4, 5, 6, 7, 8}, found = {0}, all;
     for (int64_t j = 0; j < n; j += 8) {
@@ -196,20 +196,28 @@ TV_VEC void TV_HEDGED_TRAJECTORY(const tv_hedged_job *job, tv_hedged_scratch *s,
         for (int64_t j = n_union; j < padded; j++) a_oA[j] = a_oB[j] = a_wA[j] = a_wB[j] = 0;
         const int32_t jx = x[t] >= 0 ? find(s->uid, n_union, x[t]) : -1;
 
-        tv_v4d s1 = zero, sa = zero, sb = zero, mAB = zero, mA = zero, mB = zero;
         for (int64_t j = 0; j < padded; j += 4) {
-            const tv_v4d oA = vload(a_oA + j), oB = vload(a_oB + j), wA = vload(a_wA + j), wB = vload(a_wB + j);
-            const tv_v4d oAB = vset(0.5) * (oA + oB), wAB = vset(0.5) * (wA + wB);
-            const tv_v4d dA = log_ratio(oA, wA), dB = log_ratio(oB, wB);
-            vstore(a_dA + j, dA);
-            vstore(a_dB + j, dB);
-            vstore(a_dAB + j, log_ratio(oAB, wAB));
-            const tv_v4i finite = (dA < infinity) & (dB < infinity);
-            const tv_v4d ka = vkeep(finite, dA), kb = vkeep(finite, dB), ko = vkeep(finite, oAB);
-            s1 += ko * ka * kb, sa += ko * ka, sb += ko * kb;
-            mAB += vkeep(wAB <= zero, oAB), mA += vkeep(wA <= zero, oA), mB += vkeep(wB <= zero, oB);
+            vstore(a_dA + j, log_ratio(vload(a_oA + j), vload(a_wA + j)));
+            vstore(a_dB + j, log_ratio(vload(a_oB + j), vload(a_wB + j)));
         }
+        /* The average over all reads: for every candidate where values are wanted, else for the realised token's four.
+         */
+        const int64_t from = what & TV_HEDGED_VALUES ? 0 : jx >= 0 ? jx & ~3 : padded;
+        const int64_t upto = what & TV_HEDGED_VALUES ? padded : from < padded ? from + 4 : padded;
+        for (int64_t j = from; j < upto; j += 4)
+            vstore(a_dAB + j, log_ratio(vset(0.5) * (vload(a_oA + j) + vload(a_oB + j)),
+                                        vset(0.5) * (vload(a_wA + j) + vload(a_wB + j))));
         if (what & TV_HEDGED_MOMENTS) {
+            tv_v4d s1 = zero, sa = zero, sb = zero, mAB = zero, mA = zero, mB = zero;
+            for (int64_t j = 0; j < padded; j += 4) {
+                const tv_v4d oA = vload(a_oA + j), oB = vload(a_oB + j), wA = vload(a_wA + j), wB = vload(a_wB + j);
+                const tv_v4d dA = vload(a_dA + j), dB = vload(a_dB + j), oAB = vset(0.5) * (oA + oB);
+                const tv_v4i finite = (dA < infinity) & (dB < infinity);
+                const tv_v4d ka = vkeep(finite, dA), kb = vkeep(finite, dB), ko = vkeep(finite, oAB);
+                s1 += ko * ka * kb, sa += ko * ka, sb += ko * kb;
+                mAB += vkeep(vset(0.5) * (wA + wB) <= zero, oAB);
+                mA += vkeep(wA <= zero, oA), mB += vkeep(wB <= zero, oB);
+            }
             qv += vsum(s1) - vsum(sa) * vsum(sb);
             haz += 2 * vsum(mAB) - 0.5 * (vsum(mA) + vsum(mB));
         }
