@@ -63,6 +63,7 @@ typedef struct {
     const int64_t *lengths; /* [n_lengths] ascending prefix lengths in 1..n; may be NULL */
     int64_t n_lengths;
     int floors;            /* 1: also the half-split floors of both sides for r = 1..R/2 */
+    int permute_floors;    /* 1: with the repeat axis of every cell shuffled for the floors alone (same seed, replicate) */
 } tv_distance_options;
 
 /* Per-trajectory results over one set. log[e] is scorer e's log-probability of the whole trajectory under the average of
