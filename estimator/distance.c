@@ -357,7 +357,7 @@ static tv_status set_run(const tv_dataset *data, const tv_distance_options *o, i
     tv_err first_err = {0};
 #pragma omp parallel
     {
-        worker b;
+        worker b = {0};
         int have = worker_open(&b, data, R, o->floors || o->permute);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < N; i++) {
