@@ -25,7 +25,8 @@ static int by_value(const void *a, const void *b) {
 }
 
 /* The plug-in, block after block until `cells` are read; returns the symmetric value. */
-static tv_status bench_plugin(const tv_dataset *data, int64_t reads, double cells, cJSON *out, double *value, tv_err *err) {
+static tv_status bench_plugin(const tv_dataset *data, int64_t reads, double cells, cJSON *out, double *value,
+                              tv_err *err) {
     const double block = (double)(data->set[0].N + data->set[1].N) * (double)data->n * 2 * (double)reads;
     const int64_t rounds = cells > block ? (int64_t)ceil(cells / block) : 1;
     const double start = now();
@@ -80,25 +81,29 @@ static char *quoted(const char *path) {
     return tv_xprintf("'%s'", path);
 }
 
-static tv_status run_numpy(const tv_bench_estimator_options *o, const char *bundle, int64_t reads, cJSON **result, tv_err *err) {
+static tv_status run_numpy(const tv_bench_estimator_options *o, const char *bundle, int64_t reads, cJSON **result,
+                           tv_err *err) {
     char *parts[3] = {quoted(o->python), quoted(o->script), quoted(bundle)};
     tv_status status = TV_OK;
-    if (!parts[0] || !parts[1] || !parts[2]) status = TV_FAIL(err, TV_EARG, "a path with a quote cannot be passed on: %s", bundle);
+    if (!parts[0] || !parts[1] || !parts[2])
+        status = TV_FAIL(err, TV_EARG, "a path with a quote cannot be passed on: %s", bundle);
     if (status == TV_OK) {
         char *command = tv_xprintf("%s %s %s %lld", parts[0], parts[1], parts[2], (long long)reads), text[4096];
         FILE *pipe = popen(command, "r");
         const size_t size = pipe ? fread(text, 1, sizeof text - 1, pipe) : 0;
         const int code = pipe ? pclose(pipe) : -1;
-        if (code != 0) status = TV_FAIL(err, TV_EIO, "%s ended with code %d: is NumPy installed there?", command, code);
-        else status = tv_json_parse(text, size, "output of the NumPy implementation", result, err);
+        if (code != 0)
+            status = TV_FAIL(err, TV_EIO, "%s ended with code %d: is NumPy installed there?", command, code);
+        else
+            status = tv_json_parse(text, size, "output of the NumPy implementation", result, err);
         free(command);
     }
     for (int i = 0; i < 3; i++) free(parts[i]);
     return status;
 }
 
-static tv_status compare(const tv_bench_estimator_options *o, const tv_dataset *data, int64_t reads, cJSON *out, double plugin, double hedged,
-                         tv_err *err) {
+static tv_status compare(const tv_bench_estimator_options *o, const tv_dataset *data, int64_t reads, cJSON *out,
+                         double plugin, double hedged, tv_err *err) {
     char *bundle = tv_path_join(o->scratch ? o->scratch : ".", "bench-estimator.safetensors");
     cJSON *numpy = NULL;
     tv_status status = tv_dataset_write_bundle(data, bundle, err);
@@ -110,12 +115,14 @@ static tv_status compare(const tv_bench_estimator_options *o, const tv_dataset *
                *ratios[2] = {"plugin_ratio", "hedged_ratio"};
     const double values[2] = {plugin, hedged};
     for (int i = 0; i < 2 && status == TV_OK; i++) {
-        const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(numpy, names[i]), *rate = cJSON_GetObjectItemCaseSensitive(numpy, rates[i]);
+        const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(numpy, names[i]),
+                    *rate = cJSON_GetObjectItemCaseSensitive(numpy, rates[i]);
         if (!cJSON_IsNumber(theirs) || !cJSON_IsNumber(rate) || !(fabs(theirs->valuedouble - values[i]) <= 1e-9))
             status = TV_FAIL(err, TV_ENUMERIC, "the NumPy %s is %.17g, ours %.17g", names[i],
                              cJSON_IsNumber(theirs) ? theirs->valuedouble : (double)NAN, values[i]);
         else {
-            const cJSON *ours = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(out, names[i]), "cells_per_second");
+            const cJSON *ours =
+                cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(out, names[i]), "cells_per_second");
             cJSON_AddNumberToObject(out, ratios[i], ours->valuedouble / rate->valuedouble);
         }
     }
@@ -126,7 +133,8 @@ static tv_status compare(const tv_bench_estimator_options *o, const tv_dataset *
 tv_status tv_bench_estimator(const tv_bench_estimator_options *o, cJSON **result, tv_err *err) {
     *result = NULL;
     const int64_t N = o->N > 0 ? o->N : 64, reads = o->reads > 0 ? o->reads : 8;
-    const tv_markov_options pair = {.n = o->n > 0 ? o->n : 500, .contexts = 64, .topics = 4, .k = o->k > 0 ? o->k : 20, .delta = 0.0458, .seed = 1};
+    const tv_markov_options pair = {
+        .n = o->n > 0 ? o->n : 500, .contexts = 64, .topics = 4, .k = o->k > 0 ? o->k : 20, .delta = 0.0458, .seed = 1};
     if (reads < 2) return TV_FAIL(err, TV_EARG, "the benchmark needs at least two reads, not %lld", (long long)reads);
     tv_chain chain;
     TV_TRY(tv_chain_markov(&pair, &chain, err));
@@ -145,7 +153,9 @@ tv_status tv_bench_estimator(const tv_bench_estimator_options *o, cJSON **result
     if (status == TV_OK) status = bench_hedged(data, out, &hedged, err);
     if (status == TV_OK && o->python) status = compare(o, data, reads, out, plugin, hedged, err);
     tv_chain_record_free(data);
-    if (status == TV_OK) *result = out;
-    else cJSON_Delete(out);
+    if (status == TV_OK)
+        *result = out;
+    else
+        cJSON_Delete(out);
     return status;
 }

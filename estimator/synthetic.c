@@ -248,8 +248,7 @@ tv_status tv_chain_exact(const tv_chain *c, tv_chain_distance *out, tv_err *err)
                 }
             }
             const int64_t from = low, upto = high;
-            low = low - most < 0 ? 0 : low - most;
-            high = high + most >= (int64_t)width ? (int64_t)width - 1 : high + most;
+            low -= most, high += most; /* never beyond the table: it has room for n such steps */
             for (int s = 0; s < c->S; s++)
                 memset(now + (size_t)s * width + from, 0, (size_t)(upto - from + 1) * sizeof *now);
             double *swap = now;

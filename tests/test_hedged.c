@@ -57,6 +57,19 @@ static void check_golden(const char *name) {
                 for (size_t k = 0; k < sizeof arrays / sizeof *arrays; k++)
                     check_array(arrays[k].x, got->N, fixture_at(arm, arrays[k].key), arrays[k].key);
             }
+            for (int s = 0; s < 2; s++) { /* the whole log-ratio is the plug-in's */
+                snprintf(path, sizeof path, "renorm/plugin/%lld/%s", (long long)r, s ? "mu" : "pi");
+                const cJSON *logs[2] = {fixture_at(fixture_at(f.expected, path), s ? "log_mu" : "log_pi"),
+                                        fixture_at(fixture_at(f.expected, path), s ? "log_pi" : "log_mu")};
+                for (int64_t i = 0; i < h.arm[s].N; i++) {
+                    const cJSON *own = cJSON_GetArrayItem(logs[0], (int)i),
+                                *other = cJSON_GetArrayItem(logs[1], (int)i);
+                    if (cJSON_IsNumber(own) && cJSON_IsNumber(other))
+                        CHECK_NEAR(h.arm[s].DAB[i], own->valuedouble - other->valuedouble, 1e-12);
+                    else
+                        CHECK(isnan(h.arm[s].DAB[i]));
+                }
+            }
             const char *variants[] = {"T0_sym", "T2_sym", "T2x_sym", "T2pj_sym"};
             for (int v = 0; v < 4; v++) {
                 const tv_hedged_value value = tv_hedged_combine(&h, (tv_hedged_variant)v);

@@ -110,6 +110,35 @@ static void schedule_protocol(void) {
           0.999 * budgets[0] / tv_protocol_needed(out, "mine", entry(out, "rmse/hindsight_single", 0)));
     CHECK_NEAR(number(out, "rmse_ratio/mine"), entry(out, "rmse/single", 2) / entry(out, "rmse/mine", 2), 1e-12);
 
+    /* The randomized level's mean squared error from the whole distribution of Y_0 + Y_l / p_l. */
+    double square[4] = {0}, total = 0;
+    for (int l = 1; l < 4; l++) {
+        for (int s = 0; s < 2; s++) {
+            tv_levels_increment(&levels[s], 0, l - 1, l, 1, y);
+            const double mean = tv_stats_mean(y, 100);
+            square[l] += 0.5 * (tv_stats_variance(y, 100) + mean * mean);
+        }
+        total += sqrt(square[l] / (1 << l));
+    }
+    double second = 0, reads = 0, first[2] = {0, 0}, between = 0;
+    for (int l = 1; l < 4; l++) {
+        const double p = sqrt(square[l] / (1 << l)) / total;
+        reads += p * (1 << l);
+        for (int s = 0; s < 2; s++) {
+            tv_levels_increment(&levels[s], 0, l - 1, l, 1, y);
+            for (int i = 0; i < 100; i++) {
+                const double x = tv_levels_z(&levels[s], 0, 0)[i] + y[i] / p;
+                second += p * x * x / 200, first[s] += p * x / 100;
+            }
+        }
+    }
+    for (int s = 0; s < 2; s++) between += 0.5 * first[s] * first[s];
+    /* Variances here divide by N, there by N - 1, and the means of the arms are taken apart: equal within two percent.
+     */
+    CHECK(fabs(pow(entry(out, "rmse/randomized_antithetic", 0), 2) /
+                   ((second - between) * reads / 512 + bias[3] * bias[3]) -
+               1) < 0.02);
+
     cJSON *again;
     if (CHECK_OK(tv_protocol_run(arms, 2, &o, &again, &err), &err)) {
         char *x = tv_json_text(out), *z = tv_json_text(again);
@@ -119,6 +148,29 @@ static void schedule_protocol(void) {
         cJSON_Delete(again);
     }
     cJSON_Delete(out);
+    /* Schedules of at most one level are single levels, chosen and judged the same way. */
+    if (CHECK_OK(tv_protocol_run(arms, 2,
+                                 &(tv_protocol_options){
+                                     .simulations = -1, .max_levels = 1, .seed = 3, .n_budgets = 3, .budgets = budgets},
+                                 &out, &err),
+                 &err)) {
+        for (int b = 0; b < 3; b++) {
+            CHECK_NEAR(entry(out, "rmse/multilevel", b), entry(out, "rmse/single", b), 1e-13);
+            CHECK_NEAR(entry(out, "rmse/antithetic", b), entry(out, "rmse/single", b), 1e-13);
+        }
+        cJSON_Delete(out);
+    }
+    /* One budget: one accuracy, at which a ratio still exists. */
+    if (CHECK_OK(
+            tv_protocol_run(
+                arms, 2,
+                &(tv_protocol_options){
+                    .simulations = -1, .seed = 3, .n_budgets = 1, .budgets = budgets, .n_fixed = 1, .fixed = &fixed},
+                &out, &err),
+            &err)) {
+        CHECK(number(out, "savings_over_hindsight_single/mine/peak") > 1);
+        cJSON_Delete(out);
+    }
     /* One arm alone, default budgets from the pilot's cost on. */
     if (CHECK_OK(tv_protocol_run(arms, 1, &(tv_protocol_options){.simulations = -1}, &out, &err), &err)) {
         CHECK_INT(cJSON_GetArraySize(fixture_at(out, "budgets")), 13);
@@ -259,6 +311,20 @@ static void schedule_next(void) {
     CHECK_NEAR(number(out, "trajectories"), 256, 0);
     CHECK_NEAR(number(out, "expected_half_width"), 0.0098, 1e-12);
     cJSON_Delete(out);
+    /* A large budget and an allowance: past the point where the allowance leads, part of the budget goes into reads. */
+    report = "{\"n\":100,\"N\":64,\"R\":4,\"tv\":{\"estimate\":0.4,\"se\":0.01,\"ci95\":[0.3704,0.4296]}}";
+    out = next(report, 0, 2 * 100 * 4 * 64 * 100.0); /* a tenth of the spread, .00196, under an allowance of .01 */
+    CHECK_NEAR(number(out, "reads"), 2 * floor(sqrt(0.01 / 0.00196) * 4 / 2), 0);
+    CHECK_NEAR(number(out, "trajectories"), floor(64 * 100 * 4 / 8.0), 0);
+    CHECK_NEAR(number(out, "expected_half_width"), 0.0196 * sqrt(64 / 3200.0) + 0.01 * 4 / 8, 1e-12);
+    cJSON_Delete(out);
+    /* The reads are capped so that two trajectories a side remain. */
+    report = "{\"n\":100,\"N\":64,\"R\":4,\"tv\":{\"estimate\":0.4,\"se\":1e-6,\"ci95\":[0.3,0.5]}}";
+    out = next(report, 0, 2 * 100 * 4 * 5.0);
+    CHECK_NEAR(number(out, "reads"), 10, 0);
+    CHECK_NEAR(number(out, "trajectories"), 2, 0);
+    cJSON_Delete(out);
+    report = "{\"n\":100,\"N\":64,\"R\":2,\"tv\":{\"estimate\":0.4,\"se\":0.01,\"ci95\":[0.3804,0.4196]}}";
     out = next(report, 0, 100);
     CHECK(cJSON_IsFalse(fixture_at(out, "possible")));
     cJSON_Delete(out);
