@@ -437,7 +437,6 @@ static void add_summary(cJSON *out, const double *budgets, int n, const cJSON *r
 
 static tv_status check_protocol(const tv_levels *const *arms, int n_arms, int64_t pilot, int64_t pilots, int most,
                                 int n_budgets, const double *budgets, tv_err *err) {
-    if (n_arms < 1 || n_arms > 2) return TV_FAIL(err, TV_EARG, "the protocol takes one or two arms, not %d", n_arms);
     if (pilots < 1 || most < 1 || most > TV_MAX_LEVELS)
         return TV_FAIL(err, TV_EARG, "%lld pilot draws of schedules up to %d levels: both must be at least 1",
                        (long long)pilots, most);
@@ -460,8 +459,9 @@ static tv_status check_protocol(const tv_levels *const *arms, int n_arms, int64_
 tv_status tv_protocol_run(const tv_levels *const *arms, int n_arms, const tv_protocol_options *o, cJSON **result,
                           tv_err *err) {
     *result = NULL;
+    if (n_arms < 1 || n_arms > 2) return TV_FAIL(err, TV_EARG, "the protocol takes one or two arms, not %d", n_arms);
     const int64_t pilot = o->pilot > 0 ? o->pilot : 64, pilots = o->pilots > 0 ? o->pilots : 40;
-    const int most = o->max_levels > 0 ? o->max_levels : 4, n_levels = n_arms > 0 ? arms[0]->n_levels : 0;
+    const int most = o->max_levels > 0 ? o->max_levels : 4, n_levels = arms[0]->n_levels;
     const int nb = o->n_budgets > 0 ? o->n_budgets : 13;
     double *budgets = tv_xmalloc((size_t)nb * sizeof *budgets);
     /* The pilot reads its trajectories at the top level, and that is charged: no smaller budget makes sense. */

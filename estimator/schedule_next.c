@@ -113,10 +113,8 @@ tv_status tv_schedule_run(const tv_dataset *data, const tv_schedule_options *o, 
     } else {
         cJSON_Delete(out);
     }
-    for (int s = 0; s < 2; s++) {
-        tv_levels_free(&levels[s]);
-        tv_hedged_free(&h[s]);
-    }
+    for (int s = 0; s < 2; s++) tv_levels_free(&levels[s]);
+    for (int s = 0; s < 2; s++) tv_hedged_free(&h[s]);
     tv_hedged_free(&deep);
     return status;
 }
