@@ -340,9 +340,11 @@ static double simulate(const tv_levels *const *arms, int n_arms, int64_t p, cons
 static void add_recycling(cJSON *out, const tv_levels *const *arms, int n_arms, const schedule *list, int count,
                           const double *budgets, int n_budgets, int64_t pilot, int64_t simulations, uint64_t seed) {
     cJSON *rows = cJSON_AddArrayToObject(out, "recycling");
-    double *recycled = tv_xmalloc(2 * (size_t)simulations * sizeof *recycled), *fresh = recycled + simulations;
+    double *recycled = tv_xmalloc(3 * (size_t)simulations * sizeof *recycled), *fresh = recycled + simulations;
+    double *top = fresh + simulations; /* reads of the level that each simulation ended at */
     const int64_t P = arms[0]->n_perm;
     for (int b = 0; b < n_budgets; b++) {
+        for (int64_t j = 0; j < 3 * simulations; j++) recycled[j] = NAN; /* one that were left out would show */
 #pragma omp parallel
         {
             subset s;
@@ -365,12 +367,14 @@ static void add_recycling(cJSON *out, const tv_levels *const *arms, int n_arms, 
                 const uint64_t draw = (uint64_t)b << 32 | (uint64_t)j;
                 recycled[j] = simulate(arms, n_arms, p, best, N_l, &s, 1, seed, draw) - truth;
                 fresh[j] = simulate(arms, n_arms, p, best, N_l, &s, 0, seed, draw) - truth;
+                top[j] = (double)arms[0]->r[best->at[best->L - 1]];
             }
             subset_free(&s);
         }
         cJSON *row = cJSON_CreateObject();
         cJSON_AddNumberToObject(row, "budget", budgets[b]);
         cJSON_AddNumberToObject(row, "simulations", (double)simulations);
+        tv_json_add_number(row, "mean_top_reads", tv_stats_mean(top, simulations));
         const struct {
             const char *bias, *se, *rmse;
             const double *x;

@@ -172,7 +172,7 @@ static void multilevel_allocation(void) {
     CHECK_OK(tv_allocate(2, (double[]){0, 0}, r, 100, 0, N, &err), &err);
     CHECK_INT(N[0], 2);
     CHECK_FAILS(tv_allocate(3, (double[]){0.1, NAN, 0.1}, r, 100, 0, N, &err), TV_EARG, &err, "level 1");
-    CHECK_FAILS(tv_allocate(3, (double[]){NAN, 0.1, 0.1}, r, 100, 0, N, &err), TV_EARG, &err, "level 0");
+    CHECK_FAILS(tv_allocate(3, (double[]){NAN, 0.1, 0.1}, r, 100, 0, N, &err), TV_EARG, &err, "level 0: variance");
     CHECK_FAILS(tv_allocate(3, (double[]){0.1, -1, 0.1}, r, 100, 0, N, &err), TV_EARG, &err, "not usable");
     CHECK_FAILS(tv_allocate(3, V, r, 0, 0, N, &err), TV_EARG, &err, "budget or a target");
     CHECK_FAILS(tv_allocate(0, V, r, 1, 0, N, &err), TV_EARG, &err, "at least one level");

@@ -44,6 +44,13 @@ for wrong in ("const double d = (x[i] + mean) * (x[i] - mean), next = sum + d;",
               "const double d = (x[i] - mean) * (x[i] - mean), next = sum - d;"):
     equivalent("stats.h", "const double d = (x[i] - mean) * (x[i] - mean), next = sum + d;", wrong, ROUNDING)
 equivalent("stats.h", "lost += fabs(sum) >= d ? (sum - next) + d : (d - next) + sum;", "lost -= fabs(sum) >= d ? (sum - next) + d : (d - next) + sum;", ROUNDING)
+equivalent("stats.h", "return (sum + lost) / (double)(N - 1);", "return (sum - lost) / (double)(N - 1);", ROUNDING)
+equivalent("schedule.c", "tv_philox(seed + 1, draw,", "tv_philox(seed + 2, draw,", "another stream of random numbers")
+equivalent("synthetic.c", "const double f = 0.5 * erfc(-z / M_SQRT2) - u, slope = exp(-0.5 * z * z) / sqrt(2 * M_PI);",
+           "const double f = 0.5 * erfc(-z / M_SQRT2) - u, slope = exp(-0.25 * z * z) / sqrt(2 * M_PI);", "Newton's method finds the same root, more slowly")
+equivalent("schedule.c", "(uint64_t)TV_USE_PILOT << 32 | (uint32_t)((l * 2 + a) << 20 | (int)(taken & 0xfffff)));",
+           "(uint64_t)TV_USE_PILOT << 32 | (uint32_t)((l * 2 - a) << 20 | (int)(taken & 0xfffff)));", "another stream of random numbers")
+equivalent("synthetic.c", "for (int q = 0; q < 5; q++) {", "for (int q = 1; q < 5; q++) {", "another instance, whose distance is exact all the same")
 equivalent("synthetic.c", "if (q != 1) log_e[e] += log(q);", "if (q != 1) log_e[e] -= log(q);", "both sides' logarithms turn: the difference keeps its magnitude")
 
 RULES = [
