@@ -342,6 +342,10 @@ static void multilevel_bad_input(void) {
             CHECK(isfinite(e.estimate) && e.se == 0);
         tv_levels_free(&lv);
     }
+    f.set.set[0].reads[0] = 1;
+    CHECK_FAILS(tv_levels_run(&f.set, 0, &(tv_levels_options){.reads = 2}, &lv, &err), TV_EARG, &err,
+                "scorer a over set a, which has 1");
+    f.set.set[0].reads[0] = 2;
     f.set.set[0].N = 0;
     CHECK_FAILS(tv_levels_run(&f.set, 0, &(tv_levels_options){0}, &lv, &err), TV_EARG, &err, "no trajectories");
     f.set.set[0].N = 4;

@@ -23,12 +23,12 @@ static double entry(const cJSON *json, const char *path, int i) {
 }
 
 /* A small Markov pair's levels, reference = exact Z. */
-static int small_levels(tv_levels levels[2], int64_t N) {
+static int small_levels(tv_levels levels[2], int64_t N, double sigma) {
     tv_chain c;
     tv_err err = {0};
     const tv_markov_options o = {.n = 60, .contexts = 8, .topics = 2, .k = 8, .delta = 0.12, .seed = 2};
     if (!CHECK_OK(tv_chain_markov(&o, &c, &err), &err)) return 0;
-    const tv_oracle oracle = {TV_ORACLE_HEAVY, 0.06, 9};
+    const tv_oracle oracle = {TV_ORACLE_HEAVY, sigma, 9};
     for (int s = 0; s < 2; s++)
         if (!CHECK_OK(tv_chain_levels(&c, &oracle, s, 0, N, &(tv_levels_options){.reads = 8}, &levels[s], &err), &err))
             return 0;
@@ -40,7 +40,7 @@ static int small_levels(tv_levels levels[2], int64_t N) {
  * families, the fixed family's curve; and what must hold between families. */
 static void schedule_protocol(void) {
     tv_levels levels[2];
-    if (!small_levels(levels, 100)) return;
+    if (!small_levels(levels, 100, 0.06)) return;
     const tv_levels *const arms[2] = {&levels[0], &levels[1]};
     const tv_fixed_family fixed = {"mine", 0.02, 2, 0.001};
     const double budgets[] = {4, 2048, 8192}; /* the first so small that one read is best */
@@ -202,6 +202,33 @@ static void schedule_protocol(void) {
                 "there are 30");
     levels[0].N = 100;
     CHECK_FAILS(tv_protocol_run(arms, 0, &(tv_protocol_options){0}, &out, &err), TV_EARG, &err, "arms");
+    for (int s = 0; s < 2; s++) tv_levels_free(&levels[s]);
+}
+
+/* Simulated measurements telescope to their top level, where schedules of several levels are chosen. */
+static void schedule_recycling(void) {
+    tv_levels levels[2];
+    if (!small_levels(levels, 200, 0.03)) return;
+    /* Make deep levels cheap to reach from shallow ones: an increment is a small constant. */
+    for (int s = 0; s < 2; s++)
+        for (int l = 1; l < 4; l++)
+            for (int64_t i = 0; i < 200; i++) {
+                double *z = levels[s].z + (size_t)l * 200;
+                z[i] = levels[s].z[i] - 0.02 * l + 0.001 * (double)((i * 7 + l * 3) % 5 - 2);
+                levels[s].reference[i] = levels[s].z[i] - 0.065;
+            }
+    const tv_levels *const arms[2] = {&levels[0], &levels[1]};
+    const double budgets[] = {4096, 16384};
+    cJSON *out;
+    tv_err err = {0};
+    const tv_protocol_options o = {.seed = 3, .simulations = 100, .n_budgets = 2, .budgets = budgets};
+    if (CHECK_OK(tv_protocol_run(arms, 2, &o, &out, &err), &err)) {
+        CHECK(cJSON_GetArraySize(fixture_at(cJSON_GetArrayItem(fixture_at(out, "picks"), 1), "schedule")) > 1);
+        CHECK(entry(out, "rmse/multilevel", 1) < entry(out, "rmse/single", 1));
+        for (const cJSON *row = fixture_at(out, "recycling")->child; row; row = row->next)
+            CHECK(fabs(number(row, "fresh_bias")) < 4 * number(row, "fresh_bias_se"));
+        cJSON_Delete(out);
+    }
     for (int s = 0; s < 2; s++) tv_levels_free(&levels[s]);
 }
 
@@ -394,9 +421,8 @@ static void schedule_next(void) {
 }
 
 static const tv_test tests[] = {
-    {"schedule_protocol", schedule_protocol},
-    {"schedule_recorded", schedule_recorded},
-    {"schedule_theory", schedule_theory},
+    {"schedule_protocol", schedule_protocol}, {"schedule_recycling", schedule_recycling},
+    {"schedule_recorded", schedule_recorded}, {"schedule_theory", schedule_theory},
     {"schedule_next", schedule_next},
 };
 TV_TEST_MAIN(tests)

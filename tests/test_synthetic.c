@@ -170,18 +170,32 @@ static void synthetic_reproducible(void) {
         tv_chain_record_free(y);
     }
     /* Levels without records are the levels of the records. */
-    const tv_oracle oracle = {TV_ORACLE_HEAVY, 0.05, 11};
-    tv_dataset *data;
-    tv_levels a, b;
-    CHECK_OK(tv_chain_record(&c, &oracle, 0, 6, 4, &data, &err), &err);
-    CHECK_OK(tv_levels_run(data, 1, &(tv_levels_options){0}, &a, &err), &err);
-    CHECK_OK(tv_chain_levels(&c, &oracle, 1, 0, 6, &(tv_levels_options){.reads = 4}, &b, &err), &err);
-    for (int l = 0; l < 3; l++)
-        for (int64_t i = 0; i < 6; i++)
-            CHECK_NEAR(tv_levels_z(&b, 0, l)[i], tv_levels_z(&a, 0, l)[i], 1e-5); /* f32 records */
-    tv_levels_free(&a);
-    tv_levels_free(&b);
-    tv_chain_record_free(data);
+    for (int kind = TV_ORACLE_HEAVY; kind <= TV_ORACLE_SAMPLES; kind++) {
+        const tv_oracle oracle = {(tv_oracle_kind)kind, 0.05, 11};
+        tv_dataset *data;
+        tv_levels a, b;
+        CHECK_OK(tv_chain_record(&c, &oracle, 0, 6, 4, &data, &err), &err);
+        CHECK_OK(tv_levels_run(data, 1, &(tv_levels_options){0}, &a, &err), &err);
+        CHECK_OK(tv_chain_levels(&c, &oracle, 1, 0, 6, &(tv_levels_options){.reads = 4}, &b, &err), &err);
+        for (int l = 0; l < 3; l++)
+            for (int64_t i = 0; i < 6; i++)
+                CHECK_NEAR(tv_levels_z(&b, 0, l)[i], tv_levels_z(&a, 0, l)[i], 1e-5); /* f32 records */
+        tv_levels_free(&a);
+        tv_levels_free(&b);
+        tv_chain_record_free(data);
+    }
+    /* Increments read by read: many heavy-tailed reads come close to the exact value; a sampled token gives the
+     * record's. */
+    double y[40], z[40], level[40];
+    tv_chain_sampler s = {.chain = &c, .oracle = {TV_ORACLE_HEAVY, 0.02, 5}, .side = -1, .exact = z, .level = level};
+    CHECK_OK(tv_chain_increment(&s, 0, 0, 40, 16, 64, 1, y, &err), &err);
+    double apart = 0;
+    for (int i = 0; i < 40; i++) apart += fabs(level[i] - z[i]) / 40 + fabs(y[i]) / 40;
+    CHECK(apart < 0.03);
+    s.oracle = (tv_oracle){TV_ORACLE_SAMPLES, 0, 5};
+    CHECK_OK(tv_chain_increment(&s, 0, 0, 40, 0, 4000, 0, y, &err), &err);
+    for (int i = 0; i < 40; i++) CHECK(level[i] == 1 || fabs(level[i] - z[i]) < 0.5);
+    CHECK(tv_stats_mean(level, 40) < 0.9);
     tv_chain_free(&c);
 }
 

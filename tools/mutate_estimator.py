@@ -85,7 +85,7 @@ def mutants(path):
         if "TV_FAIL(" in code:
             statement_fails = True
         if statement_fails:
-            statement_fails = ";" not in code
+            statement_fails = ";" not in re.sub(r'"(\\.|[^"])*"', "", code)
             continue
         if NOT_CODE.search(code) or not code.strip():
             continue
