@@ -333,6 +333,8 @@ static void multilevel_bad_input(void) {
                     "takes 5 trajectories and the set has 4");
         CHECK_FAILS(tv_multilevel_stored(&lv, 0, 2, (int[]){1, 0}, (int64_t[]){1, 1}, 0, 0, &e, &err), TV_EARG, &err,
                     "ascend");
+        CHECK_FAILS(tv_multilevel_stored(&lv, 0, 3, (int[]){0, 1, 1}, (int64_t[]){1, 1, 1}, 0, 0, &e, &err), TV_EARG,
+                    &err, "ascend");
         CHECK_FAILS(tv_multilevel_stored(&lv, 1, 1, (int[]){0}, (int64_t[]){1}, 0, 0, &e, &err), TV_EARG, &err,
                     "permutation 1");
         CHECK_FAILS(tv_multilevel_stored(&lv, 0, 1, (int[]){0}, (int64_t[]){0}, 0, 0, &e, &err), TV_EARG, &err,

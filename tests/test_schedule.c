@@ -96,11 +96,13 @@ static void schedule_protocol(void) {
         CHECK(fabs(number(row, "fresh_bias")) < 4 * number(row, "fresh_bias_se"));
         CHECK(fabs(number(row, "recycled_bias")) < 4 * number(row, "recycled_bias_se") + 0.01);
         CHECK(number(row, "recycled_rmse") > 0 && number(row, "fresh_rmse") > 0);
+        if (number(row, "budget") > 4) CHECK(number(row, "fresh_rmse") < 0.04); /* the budget was spent */
         CHECK(number(row, "budget") > 4 ? number(row, "mean_top_reads") > 4 : number(row, "mean_top_reads") < 2);
         const double se = number(row, "fresh_bias_se"), bias_seen = number(row, "fresh_bias");
         CHECK_NEAR(number(row, "fresh_rmse"), sqrt(39 * se * se + bias_seen * bias_seen), 1e-12); /* 40 simulations */
     }
     CHECK_INT(cJSON_GetArraySize(fixture_at(out, "picks")), 3);
+    CHECK_NEAR(number(out, "pilot_cost"), 64 * 8, 0);
     CHECK(entry(fixture_at(out, "picks")->child, "schedule", 0) >= 1);
     /* Interpolation on a curve: exact at its points, 1/N around the floor beyond, inverse square below. */
     const double at = entry(out, "rmse/mine", 1);
@@ -171,15 +173,18 @@ static void schedule_protocol(void) {
         }
         cJSON_Delete(out);
     }
-    /* One budget: one accuracy, at which a ratio still exists. */
-    if (CHECK_OK(
-            tv_protocol_run(
-                arms, 2,
-                &(tv_protocol_options){
-                    .simulations = -1, .seed = 3, .n_budgets = 1, .budgets = budgets, .n_fixed = 1, .fixed = &fixed},
-                &out, &err),
-            &err)) {
+    /* One budget, so small that every pilot picks one read: a share of 1, and one accuracy at which a ratio still
+     * exists. */
+    const double tiny = 0.01;
+    if (CHECK_OK(tv_protocol_run(
+                     arms, 2,
+                     &(tv_protocol_options){
+                         .simulations = -1, .seed = 3, .n_budgets = 1, .budgets = &tiny, .n_fixed = 1, .fixed = &fixed},
+                     &out, &err),
+                 &err)) {
         CHECK(number(out, "savings_over_hindsight_single/mine/peak") > 1);
+        CHECK_NEAR(number(fixture_at(out, "picks")->child, "share"), 1, 0);
+        CHECK_NEAR(entry(fixture_at(out, "picks")->child, "schedule", 0), 1, 0);
         cJSON_Delete(out);
     }
     /* One arm alone, default budgets from the pilot's cost on. */

@@ -51,6 +51,11 @@ equivalent("synthetic.c", "const double f = 0.5 * erfc(-z / M_SQRT2) - u, slope 
 equivalent("schedule.c", "(uint64_t)TV_USE_PILOT << 32 | (uint32_t)((l * 2 + a) << 20 | (int)(taken & 0xfffff)));",
            "(uint64_t)TV_USE_PILOT << 32 | (uint32_t)((l * 2 - a) << 20 | (int)(taken & 0xfffff)));", "another stream of random numbers")
 equivalent("synthetic.c", "for (int q = 0; q < 5; q++) {", "for (int q = 1; q < 5; q++) {", "another instance, whose distance is exact all the same")
+equivalent("synthetic.c", "static double stream_uniform(stream *s) { return ((double)stream_word(s) + 0.5) * 0x1p-32; }",
+           "static double stream_uniform(stream *s) { return ((double)stream_word(s) - 0.5) * 0x1p-32; }", "moves a uniform by 2^-32")
+equivalent("synthetic.c", "const int tail = BLOCKS - 1;", "const int tail = BLOCKS + 1;", "leaves two contexts that nothing reaches")
+equivalent("synthetic.c", "const double x = p[0] + o->sigma * sqrt(p[0] * (1 - p[0])) * stream_normal(g);",
+           "const double x = p[0] - o->sigma * sqrt(p[0] * (1 - p[0])) * stream_normal(g);", "the noise is symmetric")
 equivalent("synthetic.c", "if (q != 1) log_e[e] += log(q);", "if (q != 1) log_e[e] -= log(q);", "both sides' logarithms turn: the difference keeps its magnitude")
 
 RULES = [
