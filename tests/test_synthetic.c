@@ -184,6 +184,29 @@ static void synthetic_reproducible(void) {
         tv_levels_free(&b);
         tv_chain_record_free(data);
     }
+    /* The same where the readout is cut to three of six. */
+    tv_dataset *data;
+    tv_levels a, b;
+    const tv_readout cut = {.readout = 3};
+    const tv_oracle noisy = {TV_ORACLE_HEAVY, 0.05, 11};
+    CHECK_OK(tv_chain_record(&c, &noisy, 0, 20, 2, &data, &err), &err);
+    CHECK_OK(tv_levels_run(data, 0, &(tv_levels_options){.readout = cut}, &a, &err), &err);
+    CHECK_OK(tv_chain_levels(&c, &noisy, 0, 0, 20, &(tv_levels_options){.reads = 2, .readout = cut}, &b, &err), &err);
+    int alive = 0;
+    for (int64_t i = 0; i < 20; i++) {
+        CHECK_NEAR(tv_levels_z(&b, 0, 1)[i], tv_levels_z(&a, 0, 1)[i], 1e-5);
+        alive += tv_levels_z(&a, 0, 1)[i] < 1;
+    }
+    CHECK(alive > 0);
+    tv_levels_free(&a);
+    tv_levels_free(&b);
+    tv_chain_record_free(data);
+    /* Exact reads give the exact Z, from the first token to the last. */
+    CHECK_OK(
+        tv_chain_levels(&c, &(tv_oracle){TV_ORACLE_EXACT, 0, 11}, 0, 0, 40, &(tv_levels_options){.reads = 1}, &a, &err),
+        &err);
+    for (int64_t i = 0; i < 40; i++) CHECK_NEAR(a.reference[i], tv_levels_z(&a, 0, 0)[i], 1e-12);
+    tv_levels_free(&a);
     /* Increments read by read: many heavy-tailed reads come close to the exact value; a sampled token gives the
      * record's. */
     double y[40], z[40], level[40];
