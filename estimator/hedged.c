@@ -54,23 +54,18 @@ static tv_hedged_scratch *scratch_new(const tv_hedged_job *job) {
     const int64_t slots = job->own.k < job->readout ? job->own.k : job->readout;
     const int64_t kmax = job->own.k > job->other.k ? job->own.k : job->other.k;
     const size_t cap = (size_t)((job->own.reads * slots + 3) & ~(int64_t)3), room = (size_t)kmax + 4;
-    int bits = 6;
-    while (((size_t)1 << bits) < 2 * cap) bits++;
-    const size_t entries = (size_t)1 << bits, n_doubles = 16 * cap + room;
+    const size_t n_doubles = 16 * cap + room;
     tv_hedged_scratch *s = tv_xcalloc(1, sizeof *s);
-    char *p = tv_xcalloc(1, n_doubles * sizeof(double) + (cap + 2 * (size_t)kmax + room + 2 * entries) * 4 + room * 4);
+    char *p = tv_xcalloc(1, n_doubles * sizeof(double) + (cap + 8 + 3 * room) * 4);
     s->block = p;
     double **fields[] = {&s->oA, &s->oB,  &s->wA, &s->wB, &s->dA,  &s->dB, &s->dAB, &s->xA,
                          &s->xB, &s->xAB, &s->pA, &s->pB, &s->pAB, &s->nA, &s->nB,  &s->nAB};
     for (size_t f = 0; f < sizeof fields / sizeof *fields; f++) *fields[f] = (double *)p, p += cap * sizeof(double);
     s->rw = (double *)p, p += room * sizeof(double);
-    s->uid = (int32_t *)p, p += cap * 4;
-    s->hint = (int32_t *)p, p += 2 * (size_t)kmax * 4;
+    s->uid = (int32_t *)p, p += (cap + 8) * 4;
+    s->hint = (int32_t *)p, p += room * 4;
     s->rid = (int32_t *)p, p += room * 4;
-    s->rlp = (float *)p, p += room * 4;
-    s->stamp = (uint32_t *)p, p += entries * 4;
-    s->entry = (int32_t *)p;
-    s->hash_bits = bits;
+    s->rlp = (float *)p;
     return s;
 }
 

@@ -45,94 +45,114 @@ TV_VEC_FN tv_v4d value(tv_v4d D, double v, double S, double tau2, tv_v4d *E, tv_
     return vpick(low, zero, cdf - e);
 }
 
-/* Fills scratch->rid and rlp with the record's most likely `limit` slots (in storage order where nothing is cut) and
- * returns how many, a multiple of four with empty padding. */
-TV_VEC_FN int64_t take_record(tv_hedged_scratch *s, const int32_t *ids, const float *lps, int64_t k, int64_t limit) {
+/* Puts the record's most likely `limit` slots (in storage order where nothing is cut) into rid and rlp, padded with
+ * empty slots to a multiple of four; returns that count. */
+TV_VEC_FN int64_t take_record(const tv_hedged_scratch *s, const int32_t *ids, const float *lps, int64_t k,
+                              int64_t limit) {
+    int32_t *const rid = s->rid;
+    float *const rlp = s->rlp;
     int64_t count = 0;
     if (limit >= k) {
-        memcpy(s->rid, ids, (size_t)k * sizeof *ids);
-        memcpy(s->rlp, lps, (size_t)k * sizeof *lps);
-        count = k;
+        for (; count < k; count++) rid[count] = ids[count], rlp[count] = lps[count];
     } else {
         for (int64_t j = 0; j < k; j++) {
             if (ids[j] < 0) continue;
             /* Insert by descending log-probability, ties by lowest id; stored order makes this one comparison a slot.
              */
             int64_t at = count;
-            while (at > 0 && (s->rlp[at - 1] < lps[j] || (s->rlp[at - 1] == lps[j] && s->rid[at - 1] > ids[j]))) at--;
+            while (at > 0 && (rlp[at - 1] < lps[j] || (rlp[at - 1] == lps[j] && rid[at - 1] > ids[j]))) at--;
             if (at >= limit) continue;
             if (count < limit) count++;
-            for (int64_t q = count - 1; q > at; q--) s->rid[q] = s->rid[q - 1], s->rlp[q] = s->rlp[q - 1];
-            s->rid[at] = ids[j], s->rlp[at] = lps[j];
+            for (int64_t q = count - 1; q > at; q--) rid[q] = rid[q - 1], rlp[q] = rlp[q - 1];
+            rid[at] = ids[j], rlp[at] = lps[j];
         }
     }
-    while (count % 4) s->rid[count] = -1, s->rlp[count] = 0, count++;
+    while (count % 4) rid[count] = -1, rlp[count] = 0, count++;
     return count;
 }
 
-/* Weights e^lp of a taken record into rw (0 in empty slots) and their sum. */
-TV_VEC_FN double weigh_record(tv_hedged_scratch *s, int64_t count) {
+/* Weights e^lp of a record into rw (0 in empty slots) and their sum. count: a multiple of four. */
+TV_VEC_FN double weigh_record(const int32_t *ids, const float *lps, int64_t count, double *rw) {
     tv_v4d mass = vset(0.0);
     for (int64_t j = 0; j < count; j += 4) {
         tv_v4f lp;
         tv_v4w id;
-        memcpy(&lp, s->rlp + j, sizeof lp);
-        memcpy(&id, s->rid + j, sizeof id);
+        memcpy(&lp, lps + j, sizeof lp);
+        memcpy(&id, ids + j, sizeof id);
         tv_v4i filled = __builtin_convertvector(id, tv_v4i) >= 0;
         tv_v4d w = vkeep(filled, vexp(__builtin_convertvector(lp, tv_v4d)));
-        vstore(s->rw + j, w);
+        vstore(rw + j, w);
         mass += w;
     }
     return vsum(mass);
 }
 
-/* Index of id in the union, or -1 with the free hash place in *place. */
-TV_VEC_FN int32_t find(const tv_hedged_scratch *s, int32_t id, uint32_t *place) {
-    const uint32_t mask = (1u << s->hash_bits) - 1;
-    uint32_t h = ((uint32_t)id * 2654435769u) >> (32 - s->hash_bits);
-    while (s->stamp[h] == s->now) {
-        if (s->uid[s->entry[h]] == id) return s->entry[h];
-        h = (h + 1) & mask;
+/* Index of id (>= 0) among the first n of uid, where it stands at most once, or -1. Reads up to seven entries behind n,
+ * which may hold anything. */
+TV_VEC_FN int32_t find(const int32_t *uid, int64_t n, int32_t id) {
+    tv_v8w at = {1, 2, 3, 4, 5, 6, 7, 8}, found = {0}, all;
+    for (int64_t j = 0; j < n; j += 8) {
+        memcpy(&all, uid + j, sizeof all);
+        found |= (all == id) & (at <= (int32_t)n) & at;
+        at += 8;
     }
-    *place = h;
-    return -1;
+    const tv_v4i halves = (tv_v4i)found; /* one lane at most is not zero */
+    const int64_t both = (halves[0] | halves[1]) | (halves[2] | halves[3]);
+    return (int32_t)((uint64_t)both | (uint64_t)both >> 32) - 1;
 }
 
 /* Averages side's records of cell (i,t) into half A and B weights; own records extend the union, the other side's only
  * look it up. Returns the union's new size, or -1 with the fault filled. */
-TV_VEC_FN int64_t gather(const tv_hedged_job *job, tv_hedged_scratch *s, const tv_hedged_side *side, int is_other,
+TV_VEC_FN int64_t gather(const tv_hedged_job *job, const tv_hedged_scratch *s, const tv_hedged_side *side, int is_other,
                          int64_t i, int64_t t, int64_t n_union, tv_hedged_fault *fault) {
-    const int64_t half = side->reads > 1 ? side->reads / 2 : 1;
-    const size_t offset = ((size_t)i * (size_t)job->n + (size_t)t) * (size_t)side->k;
-    int32_t *hint = s->hint + (is_other ? side->k > job->own.k ? side->k : job->own.k : 0);
+    const int64_t half = side->reads > 1 ? side->reads / 2 : 1, k = side->k;
+    const size_t offset = ((size_t)i * (size_t)job->n + (size_t)t) * (size_t)k;
+    int32_t *const hint = s->hint, *const uid = s->uid;
+    double *const oA = s->oA, *const oB = s->oB, *const wA = s->wA, *const wB = s->wB, *const rw = s->rw;
     for (int64_t rho = 0; rho < side->reads; rho++) {
-        const int64_t count = take_record(s, side->ids[rho] + offset, side->lps[rho] + offset, side->k, job->readout);
-        const double mass = weigh_record(s, count);
+        const int32_t *ids = side->ids[rho] + offset;
+        const float *lps = side->lps[rho] + offset;
+        int64_t count = k;
+        if (k % 4 || job->readout < k) {
+            count = take_record(s, ids, lps, k, job->readout);
+            ids = s->rid, lps = s->rlp;
+        }
+        const double mass = weigh_record(ids, lps, count, rw);
         if (!(mass <= 1.0 + 2e-3)) { /* NaN and log-probabilities above 0 end here */
             *fault = (tv_hedged_fault){.bad = 1, .side = is_other, .read = rho, .t = t};
             return -1;
         }
         if (!(mass > 0)) continue; /* a record without a slot gives no mass to any token */
         const double scale = job->raw ? 1.0 / (double)half : 1.0 / (mass * (double)half);
-        double *into = is_other ? (rho < half ? s->wA : s->wB) : (rho < half ? s->oA : s->oB);
+        double *const into = is_other ? (rho < half ? wA : wB) : (rho < half ? oA : oB);
+        if (n_union == 0 && !is_other) {
+            /* The first record is the union: ids stand once in a record. */
+            for (int64_t j = 0; j < count; j++) {
+                if (ids[j] < 0) continue;
+                const int64_t at = n_union++;
+                uid[at] = ids[j];
+                oA[at] = oB[at] = wA[at] = wB[at] = 0;
+                into[at] = rw[j] * scale;
+                hint[j] = (int32_t)at;
+            }
+            continue;
+        }
         for (int64_t j = 0; j < count; j++) {
-            const int32_t id = s->rid[j];
+            const int32_t id = ids[j];
             if (id < 0) continue;
-            int32_t at = hint[j];
-            if (at < 0 || at >= n_union || s->uid[at] != id) {
-                uint32_t place = 0;
-                at = find(s, id, &place);
+            /* Ranks seldom move: slot j is where slot j of the record before was found. */
+            int64_t at = j < k ? hint[j] : 0;
+            if (at >= n_union || uid[at] != id) {
+                at = find(uid, n_union, id);
                 if (at < 0) {
                     if (is_other) continue;
-                    at = (int32_t)n_union++;
-                    s->uid[at] = id;
-                    s->stamp[place] = s->now;
-                    s->entry[place] = at;
-                    s->oA[at] = s->oB[at] = s->wA[at] = s->wB[at] = 0;
+                    at = n_union++;
+                    uid[at] = id;
+                    oA[at] = oB[at] = wA[at] = wB[at] = 0;
                 }
-                hint[j] = at;
+                hint[j] = (int32_t)at;
             }
-            into[at] += s->rw[j] * scale;
+            into[at] += rw[j] * scale;
         }
     }
     return n_union;
@@ -158,37 +178,46 @@ TV_VEC void TV_HEDGED_TRAJECTORY(const tv_hedged_job *job, tv_hedged_scratch *s,
     double sum[3] = {0, 0, 0};  /* jackknifed increments by lane: T2, and the two halves of T2x */
     double T0 = 0, C = 0, qv = 0, haz = 0;
     int64_t n_union = 0;
-    memset(s->hint, 0xff, (size_t)(job->own.k > job->other.k ? job->own.k : job->other.k) * 2 * sizeof *s->hint);
+    /* Locals, because the compiler must otherwise expect every store to move the arrays. */
+    double *const a_oA = s->oA, *const a_oB = s->oB, *const a_wA = s->wA, *const a_wB = s->wB;
+    double *const a_dA = s->dA, *const a_dB = s->dB, *const a_dAB = s->dAB;
+    double *const a_xA = s->xA, *const a_xB = s->xB, *const a_xAB = s->xAB;
+    double *const a_pA = s->pA, *const a_pB = s->pB, *const a_pAB = s->pAB;
+    double *const a_nA = s->nA, *const a_nB = s->nB, *const a_nAB = s->nAB;
+    for (int64_t j = 0; j < (job->own.k > job->other.k ? job->own.k : job->other.k); j++) s->hint[j] = (int32_t)j;
     for (int64_t t = 0; t < length; t++) {
         if (dead[LANE_AB] && dead[LANE_A] && dead[LANE_B] && !(what & TV_HEDGED_MOMENTS)) break;
-        if (++s->now == 0) {
-            memset(s->stamp, 0, sizeof *s->stamp << s->hash_bits);
-            s->now = 1;
-        }
         n_union = gather(job, s, &job->own, 0, i, t, 0, fault);
         if (n_union < 0) return;
         if (gather(job, s, &job->other, 1, i, t, n_union, fault) < 0) return;
-        if (job->own.reads == 1) memcpy(s->oB, s->oA, (size_t)n_union * sizeof(double));
-        if (job->other.reads == 1) memcpy(s->wB, s->wA, (size_t)n_union * sizeof(double));
+        if (job->own.reads == 1) memcpy(a_oB, a_oA, (size_t)n_union * sizeof(double));
+        if (job->other.reads == 1) memcpy(a_wB, a_wA, (size_t)n_union * sizeof(double));
         const int64_t padded = (n_union + 3) & ~(int64_t)3;
-        for (int64_t j = n_union; j < padded; j++) s->oA[j] = s->oB[j] = s->wA[j] = s->wB[j] = 0;
-        uint32_t unused = 0;
-        const int32_t jx = x[t] >= 0 ? find(s, x[t], &unused) : -1;
+        for (int64_t j = n_union; j < padded; j++) a_oA[j] = a_oB[j] = a_wA[j] = a_wB[j] = 0;
+        const int32_t jx = x[t] >= 0 ? find(s->uid, n_union, x[t]) : -1;
 
-        tv_v4d s1 = zero, sa = zero, sb = zero, mAB = zero, mA = zero, mB = zero;
         for (int64_t j = 0; j < padded; j += 4) {
-            const tv_v4d oA = vload(s->oA + j), oB = vload(s->oB + j), wA = vload(s->wA + j), wB = vload(s->wB + j);
-            const tv_v4d oAB = vset(0.5) * (oA + oB), wAB = vset(0.5) * (wA + wB);
-            const tv_v4d dA = log_ratio(oA, wA), dB = log_ratio(oB, wB);
-            vstore(s->dA + j, dA);
-            vstore(s->dB + j, dB);
-            vstore(s->dAB + j, log_ratio(oAB, wAB));
-            const tv_v4i finite = (dA < infinity) & (dB < infinity);
-            const tv_v4d ka = vkeep(finite, dA), kb = vkeep(finite, dB), ko = vkeep(finite, oAB);
-            s1 += ko * ka * kb, sa += ko * ka, sb += ko * kb;
-            mAB += vkeep(wAB <= zero, oAB), mA += vkeep(wA <= zero, oA), mB += vkeep(wB <= zero, oB);
+            vstore(a_dA + j, log_ratio(vload(a_oA + j), vload(a_wA + j)));
+            vstore(a_dB + j, log_ratio(vload(a_oB + j), vload(a_wB + j)));
         }
+        /* The average over all reads: for every candidate where values are wanted, else for the realised token's four.
+         */
+        const int64_t from = what & TV_HEDGED_VALUES ? 0 : jx >= 0 ? jx & ~3 : padded;
+        const int64_t upto = what & TV_HEDGED_VALUES ? padded : from < padded ? from + 4 : padded;
+        for (int64_t j = from; j < upto; j += 4)
+            vstore(a_dAB + j, log_ratio(vset(0.5) * (vload(a_oA + j) + vload(a_oB + j)),
+                                        vset(0.5) * (vload(a_wA + j) + vload(a_wB + j))));
         if (what & TV_HEDGED_MOMENTS) {
+            tv_v4d s1 = zero, sa = zero, sb = zero, mAB = zero, mA = zero, mB = zero;
+            for (int64_t j = 0; j < padded; j += 4) {
+                const tv_v4d oA = vload(a_oA + j), oB = vload(a_oB + j), wA = vload(a_wA + j), wB = vload(a_wB + j);
+                const tv_v4d dA = vload(a_dA + j), dB = vload(a_dB + j), oAB = vset(0.5) * (oA + oB);
+                const tv_v4i finite = (dA < infinity) & (dB < infinity);
+                const tv_v4d ka = vkeep(finite, dA), kb = vkeep(finite, dB), ko = vkeep(finite, oAB);
+                s1 += ko * ka * kb, sa += ko * ka, sb += ko * kb;
+                mAB += vkeep(vset(0.5) * (wA + wB) <= zero, oAB);
+                mA += vkeep(wA <= zero, oA), mB += vkeep(wB <= zero, oB);
+            }
             qv += vsum(s1) - vsum(sa) * vsum(sb);
             haz += 2 * vsum(mAB) - 0.5 * (vsum(mA) + vsum(mB));
         }
@@ -209,20 +238,20 @@ TV_VEC void TV_HEDGED_TRAJECTORY(const tv_hedged_job *job, tv_hedged_scratch *s,
             const tv_v4d reach = vset(S < 1 ? S : 1.0);
             tv_v4d n0A = zero, n0B = zero, n0AB = zero, all_A = zero, all_B = zero, all_AB = zero;
             for (int64_t j = 0; j < padded; j += 4) {
-                const tv_v4d dA = vload(s->dA + j), dB = vload(s->dB + j), dAB = vload(s->dAB + j);
-                const tv_v4d oA = vload(s->oA + j), oB = vload(s->oB + j), oAB = vset(0.5) * (oA + oB);
+                const tv_v4d dA = vload(a_dA + j), dB = vload(a_dB + j), dAB = vload(a_dAB + j);
+                const tv_v4d oA = vload(a_oA + j), oB = vload(a_oB + j), oAB = vset(0.5) * (oA + oB);
                 tv_v4i near = (vabs(dA) <= reach) & (vabs(dB) <= reach) & (vabs(dAB) <= reach);
                 if (!(S > 0)) near = near & 0;
-                vstore(s->xA + j, vkeep(near, dA) * vset(inv));
-                vstore(s->xB + j, vkeep(near, dB) * vset(inv));
-                vstore(s->xAB + j, vkeep(near, dAB) * vset(inv));
-                vstore(s->pA + j, vkeep(near, vset(1.0)));
-                vstore(s->pB + j, vkeep(near, vset(1.0)));
-                vstore(s->pAB + j, vkeep(near, vset(1.0)));
+                vstore(a_xA + j, vkeep(near, dA) * vset(inv));
+                vstore(a_xB + j, vkeep(near, dB) * vset(inv));
+                vstore(a_xAB + j, vkeep(near, dAB) * vset(inv));
+                vstore(a_pA + j, vkeep(near, vset(1.0)));
+                vstore(a_pB + j, vkeep(near, vset(1.0)));
+                vstore(a_pAB + j, vkeep(near, vset(1.0)));
                 const tv_v4d nA = vkeep(near, oA), nB = vkeep(near, oB), nAB = vkeep(near, oAB);
-                vstore(s->nA + j, nA);
-                vstore(s->nB + j, nB);
-                vstore(s->nAB + j, nAB);
+                vstore(a_nA + j, nA);
+                vstore(a_nB + j, nB);
+                vstore(a_nAB + j, nAB);
                 n0A += nA, n0B += nB, n0AB += nAB;
                 all_A += oA, all_B += oB, all_AB += oAB;
             }
@@ -231,7 +260,7 @@ TV_VEC void TV_HEDGED_TRAJECTORY(const tv_hedged_job *job, tv_hedged_scratch *s,
             tv_v4d FA = vset(vsum(n0A)) * centre, FB = vset(vsum(n0B)) * centre, FAB = vset(vsum(n0AB)) * centre;
             double crossA = vsum(n0B) * centre[LANE_AB], crossB = vsum(n0A) * centre[LANE_AB];
             double realA = 1, realB = 1; /* G(D^AB + d^P(x)); 1 where the token is absent */
-            const int near_x = jx >= 0 && s->pA[jx] > 0;
+            const int near_x = jx >= 0 && a_pA[jx] > 0;
             if (near_x) realA = realB = centre[LANE_AB];
 
             if (S > 0) {
@@ -240,14 +269,14 @@ TV_VEC void TV_HEDGED_TRAJECTORY(const tv_hedged_job *job, tv_hedged_scratch *s,
                 for (int m = 1; m <= TV_HEDGED_MAX_ORDER; m++) {
                     tv_v4d cA = zero, cB = zero, cAB = zero, xA = zero, xB = zero;
                     for (int64_t j = 0; j < padded; j += 4) {
-                        const tv_v4d pA = vload(s->pA + j) * vload(s->xA + j);
-                        const tv_v4d pB = vload(s->pB + j) * vload(s->xB + j);
-                        const tv_v4d pAB = vload(s->pAB + j) * vload(s->xAB + j);
-                        vstore(s->pA + j, pA);
-                        vstore(s->pB + j, pB);
-                        vstore(s->pAB + j, pAB);
-                        const tv_v4d nA = vload(s->nA + j), nB = vload(s->nB + j);
-                        cA += nA * pA, cB += nB * pB, cAB += vload(s->nAB + j) * pAB;
+                        const tv_v4d pA = vload(a_pA + j) * vload(a_xA + j);
+                        const tv_v4d pB = vload(a_pB + j) * vload(a_xB + j);
+                        const tv_v4d pAB = vload(a_pAB + j) * vload(a_xAB + j);
+                        vstore(a_pA + j, pA);
+                        vstore(a_pB + j, pB);
+                        vstore(a_pAB + j, pAB);
+                        const tv_v4d nA = vload(a_nA + j), nB = vload(a_nB + j);
+                        cA += nA * pA, cB += nB * pB, cAB += vload(a_nAB + j) * pAB;
                         xA += nB * pA, xB += nA * pB;
                     }
                     const tv_v4d c = g * vset(tv_hedged_inverse_factorial[m]);
@@ -255,7 +284,7 @@ TV_VEC void TV_HEDGED_TRAJECTORY(const tv_hedged_job *job, tv_hedged_scratch *s,
                     const double mixedA = vsum(xA), mixedB = vsum(xB);
                     FA += c * vset(momentA), FB += c * vset(momentB), FAB += c * vset(momentAB);
                     crossA += c[LANE_AB] * mixedA, crossB += c[LANE_AB] * mixedB;
-                    if (near_x) realA += c[LANE_AB] * s->pA[jx], realB += c[LANE_AB] * s->pB[jx];
+                    if (near_x) realA += c[LANE_AB] * a_pA[jx], realB += c[LANE_AB] * a_pB[jx];
                     if (m % 2 == 0) {
                         /* Even moments bound the next term: every candidate's power counts with its weight. */
                         double most = momentA > momentB ? momentA : momentB;
@@ -263,8 +292,8 @@ TV_VEC void TV_HEDGED_TRAJECTORY(const tv_hedged_job *job, tv_hedged_scratch *s,
                         most = mixedA > most ? mixedA : most;
                         most = mixedB > most ? mixedB : most;
                         if (near_x) {
-                            most = s->pA[jx] > most ? s->pA[jx] : most;
-                            most = s->pB[jx] > most ? s->pB[jx] : most;
+                            most = a_pA[jx] > most ? a_pA[jx] : most;
+                            most = a_pB[jx] > most ? a_pB[jx] : most;
                         }
                         if (most * tv_hedged_term_bound[m] < 1e-15) break;
                     }
@@ -275,9 +304,9 @@ TV_VEC void TV_HEDGED_TRAJECTORY(const tv_hedged_job *job, tv_hedged_scratch *s,
             }
 
             for (int64_t j = 0; j < n_union; j++) {
-                if (s->nAB[j] > 0) continue;
-                const double oA = s->oA[j], oB = s->oB[j];
-                const double d[3] = {s->dAB[j], s->dA[j], s->dB[j]};
+                if (a_nAB[j] > 0) continue;
+                const double oA = a_oA[j], oB = a_oB[j];
+                const double d[3] = {a_dAB[j], a_dA[j], a_dB[j]};
                 tv_v4d G[3];
                 for (int q = 0; q < 3; q++) {
                     tv_v4d e1, e2, e3;
@@ -301,8 +330,8 @@ TV_VEC void TV_HEDGED_TRAJECTORY(const tv_hedged_job *job, tv_hedged_scratch *s,
             }
         }
 
-        const double step[3] = {jx >= 0 ? s->dAB[jx] : INFINITY, jx >= 0 ? s->dA[jx] : INFINITY,
-                                jx >= 0 ? s->dB[jx] : INFINITY};
+        const double step[3] = {jx >= 0 ? a_dAB[jx] : INFINITY, jx >= 0 ? a_dA[jx] : INFINITY,
+                                jx >= 0 ? a_dB[jx] : INFINITY};
         for (int lane = 0; lane < 3; lane++) {
             if (dead[lane]) continue;
             if (step[lane] < INFINITY)

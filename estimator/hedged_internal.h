@@ -37,7 +37,7 @@ typedef struct {
 
 /* Working memory of one thread, sized by tv_hedged_scratch_new. */
 typedef struct {
-    int32_t *uid;                          /* [cap] the union of own ids, in order of first appearance */
+    int32_t *uid;                          /* [cap + 8] the union of own ids, in order of first appearance */
     double *oA, *oB, *wA, *wB;             /* [cap] averages of each half, own (o) and other (w) */
     double *dA, *dB, *dAB;                 /* [cap] log o - log w; +inf where either is 0 */
     double *xA, *xB, *xAB, *pA, *pB, *pAB; /* [cap] near slots: d/S and its powers; 0 elsewhere */

@@ -340,9 +340,11 @@ static double simulate(const tv_levels *const *arms, int n_arms, int64_t p, cons
 static void add_recycling(cJSON *out, const tv_levels *const *arms, int n_arms, const schedule *list, int count,
                           const double *budgets, int n_budgets, int64_t pilot, int64_t simulations, uint64_t seed) {
     cJSON *rows = cJSON_AddArrayToObject(out, "recycling");
-    double *recycled = tv_xmalloc(2 * (size_t)simulations * sizeof *recycled), *fresh = recycled + simulations;
+    double *recycled = tv_xmalloc(3 * (size_t)simulations * sizeof *recycled), *fresh = recycled + simulations;
+    double *top = fresh + simulations; /* reads of the level that each simulation ended at */
     const int64_t P = arms[0]->n_perm;
     for (int b = 0; b < n_budgets; b++) {
+        for (int64_t j = 0; j < 3 * simulations; j++) recycled[j] = NAN; /* one that were left out would show */
 #pragma omp parallel
         {
             subset s;
@@ -365,12 +367,14 @@ static void add_recycling(cJSON *out, const tv_levels *const *arms, int n_arms, 
                 const uint64_t draw = (uint64_t)b << 32 | (uint64_t)j;
                 recycled[j] = simulate(arms, n_arms, p, best, N_l, &s, 1, seed, draw) - truth;
                 fresh[j] = simulate(arms, n_arms, p, best, N_l, &s, 0, seed, draw) - truth;
+                top[j] = (double)arms[0]->r[best->at[best->L - 1]];
             }
             subset_free(&s);
         }
         cJSON *row = cJSON_CreateObject();
         cJSON_AddNumberToObject(row, "budget", budgets[b]);
         cJSON_AddNumberToObject(row, "simulations", (double)simulations);
+        tv_json_add_number(row, "mean_top_reads", tv_stats_mean(top, simulations));
         const struct {
             const char *bias, *se, *rmse;
             const double *x;
@@ -437,7 +441,6 @@ static void add_summary(cJSON *out, const double *budgets, int n, const cJSON *r
 
 static tv_status check_protocol(const tv_levels *const *arms, int n_arms, int64_t pilot, int64_t pilots, int most,
                                 int n_budgets, const double *budgets, tv_err *err) {
-    if (n_arms < 1 || n_arms > 2) return TV_FAIL(err, TV_EARG, "the protocol takes one or two arms, not %d", n_arms);
     if (pilots < 1 || most < 1 || most > TV_MAX_LEVELS)
         return TV_FAIL(err, TV_EARG, "%lld pilot draws of schedules up to %d levels: both must be at least 1",
                        (long long)pilots, most);
@@ -460,8 +463,9 @@ static tv_status check_protocol(const tv_levels *const *arms, int n_arms, int64_
 tv_status tv_protocol_run(const tv_levels *const *arms, int n_arms, const tv_protocol_options *o, cJSON **result,
                           tv_err *err) {
     *result = NULL;
+    if (n_arms < 1 || n_arms > 2) return TV_FAIL(err, TV_EARG, "the protocol takes one or two arms, not %d", n_arms);
     const int64_t pilot = o->pilot > 0 ? o->pilot : 64, pilots = o->pilots > 0 ? o->pilots : 40;
-    const int most = o->max_levels > 0 ? o->max_levels : 4, n_levels = n_arms > 0 ? arms[0]->n_levels : 0;
+    const int most = o->max_levels > 0 ? o->max_levels : 4, n_levels = arms[0]->n_levels;
     const int nb = o->n_budgets > 0 ? o->n_budgets : 13;
     double *budgets = tv_xmalloc((size_t)nb * sizeof *budgets);
     /* The pilot reads its trajectories at the top level, and that is charged: no smaller budget makes sense. */

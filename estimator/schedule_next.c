@@ -113,10 +113,8 @@ tv_status tv_schedule_run(const tv_dataset *data, const tv_schedule_options *o, 
     } else {
         cJSON_Delete(out);
     }
-    for (int s = 0; s < 2; s++) {
-        tv_levels_free(&levels[s]);
-        tv_hedged_free(&h[s]);
-    }
+    for (int s = 0; s < 2; s++) tv_levels_free(&levels[s]);
+    for (int s = 0; s < 2; s++) tv_hedged_free(&h[s]);
     tv_hedged_free(&deep);
     return status;
 }
@@ -238,7 +236,7 @@ tv_status tv_schedule_next(const cJSON *report, double target, double budget, cJ
             reason = "the interval is as tight as asked";
         } else if (bias < 0.9 * target) {
             /* The spread falls like N^-1/2, the bias allowance stays. */
-            trajectories = fmax(N + 1, ceil(N * pow(spread / (target - bias), 2)));
+            trajectories = ceil(N * pow(spread / (target - bias), 2));
             expected = spread * sqrt(N / trajectories) + bias;
             reason = "more trajectories: the spread of the mean is what keeps the interval wide";
         } else if (R <= 1) {

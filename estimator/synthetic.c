@@ -248,8 +248,7 @@ tv_status tv_chain_exact(const tv_chain *c, tv_chain_distance *out, tv_err *err)
                 }
             }
             const int64_t from = low, upto = high;
-            low = low - most < 0 ? 0 : low - most;
-            high = high + most >= (int64_t)width ? (int64_t)width - 1 : high + most;
+            low -= most, high += most; /* never beyond the table: it has room for n such steps */
             for (int s = 0; s < c->S; s++)
                 memset(now + (size_t)s * width + from, 0, (size_t)(upto - from + 1) * sizeof *now);
             double *swap = now;
@@ -450,16 +449,14 @@ typedef struct {
 void tv_chain_record_free(tv_dataset *data) {
     if (!data) return;
     record_owner *owner = data->owner;
-    for (int s = 0; s < 2; s++) {
-        free(owner->tokens[s]);
-        for (int e = 0; e < 2; e++) {
-            for (int64_t r = 0; r < owner->reads; r++) {
-                free(owner->ids[s][e][r]);
-                free(owner->lps[s][e][r]);
-            }
-            free(owner->ids[s][e]);
-            free(owner->lps[s][e]);
-        }
+    for (int s = 0; s < 2; s++) free(owner->tokens[s]);
+    for (int pair = 0; pair < 4; pair++) {
+        int32_t **ids = owner->ids[pair / 2][pair % 2];
+        float **lps = owner->lps[pair / 2][pair % 2];
+        for (int64_t r = 0; ids && r < owner->reads; r++) free(ids[r]);
+        for (int64_t r = 0; lps && r < owner->reads; r++) free(lps[r]);
+        free(ids);
+        free(lps);
     }
     free(owner);
     free(data);

@@ -172,9 +172,21 @@ static void multilevel_allocation(void) {
     CHECK_OK(tv_allocate(2, (double[]){0, 0}, r, 100, 0, N, &err), &err);
     CHECK_INT(N[0], 2);
     CHECK_FAILS(tv_allocate(3, (double[]){0.1, NAN, 0.1}, r, 100, 0, N, &err), TV_EARG, &err, "level 1");
+    CHECK_FAILS(tv_allocate(3, (double[]){NAN, 0.1, 0.1}, r, 100, 0, N, &err), TV_EARG, &err, "level 0: variance");
     CHECK_FAILS(tv_allocate(3, (double[]){0.1, -1, 0.1}, r, 100, 0, N, &err), TV_EARG, &err, "not usable");
     CHECK_FAILS(tv_allocate(3, V, r, 0, 0, N, &err), TV_EARG, &err, "budget or a target");
     CHECK_FAILS(tv_allocate(0, V, r, 1, 0, N, &err), TV_EARG, &err, "at least one level");
+}
+
+/* Sums lose nothing to cancellation. */
+static void multilevel_stats(void) {
+    CHECK_NEAR(tv_stats_sum((double[]){1, 1e16, 1, -1e16}, 4), 2, 0);
+    CHECK_NEAR(tv_stats_sum((double[]){1e16, 1, -1e16}, 3), 1, 0);
+    CHECK_NEAR(tv_stats_mean((double[]){1, 2, 6}, 3), 3, 0);
+    CHECK_NEAR(tv_stats_variance((double[]){1, 2, 6}, 3), 7, 1e-15);
+    CHECK_NEAR(tv_stats_variance((double[]){1e9 + 1, 1e9 + 2, 1e9 + 6}, 3), 7, 1e-15);
+    CHECK_NEAR(tv_stats_variance((double[]){5}, 1), 0, 0);
+    CHECK_NEAR(tv_stats_mean(NULL, 0), 0, 0);
 }
 
 /* The theory's levels and groups: r_0 = max(1, ceil(c n sigma^2)), L = ceil(2 log2(1/eps)), G odd >= ln(1/delta)/0.32.
@@ -321,6 +333,8 @@ static void multilevel_bad_input(void) {
                     "takes 5 trajectories and the set has 4");
         CHECK_FAILS(tv_multilevel_stored(&lv, 0, 2, (int[]){1, 0}, (int64_t[]){1, 1}, 0, 0, &e, &err), TV_EARG, &err,
                     "ascend");
+        CHECK_FAILS(tv_multilevel_stored(&lv, 0, 3, (int[]){0, 1, 1}, (int64_t[]){1, 1, 1}, 0, 0, &e, &err), TV_EARG,
+                    &err, "ascend");
         CHECK_FAILS(tv_multilevel_stored(&lv, 1, 1, (int[]){0}, (int64_t[]){1}, 0, 0, &e, &err), TV_EARG, &err,
                     "permutation 1");
         CHECK_FAILS(tv_multilevel_stored(&lv, 0, 1, (int[]){0}, (int64_t[]){0}, 0, 0, &e, &err), TV_EARG, &err,
@@ -330,6 +344,10 @@ static void multilevel_bad_input(void) {
             CHECK(isfinite(e.estimate) && e.se == 0);
         tv_levels_free(&lv);
     }
+    f.set.set[0].reads[0] = 1;
+    CHECK_FAILS(tv_levels_run(&f.set, 0, &(tv_levels_options){.reads = 2}, &lv, &err), TV_EARG, &err,
+                "scorer a over set a, which has 1");
+    f.set.set[0].reads[0] = 2;
     f.set.set[0].N = 0;
     CHECK_FAILS(tv_levels_run(&f.set, 0, &(tv_levels_options){0}, &lv, &err), TV_EARG, &err, "no trajectories");
     f.set.set[0].N = 4;
@@ -349,6 +367,7 @@ static const tv_test tests[] = {
     {"multilevel_held_out", multilevel_held_out},
     {"multilevel_same_bits", multilevel_same_bits},
     {"multilevel_allocation", multilevel_allocation},
+    {"multilevel_stats", multilevel_stats},
     {"multilevel_theory", multilevel_theory},
     {"multilevel_algorithm1", multilevel_algorithm1},
     {"multilevel_run", multilevel_run},

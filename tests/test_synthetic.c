@@ -30,7 +30,9 @@ static void synthetic_hard_instance(void) {
             /* Walk the block's bits, first bit highest, then the certain positions: the last context tells. */
             int s = c.start;
             for (int t = 0; t < 12; t++) s = c.next[s * 2 + (block >> (11 - t) & 1)];
-            for (int t = 12; t < 127; t++) s = c.next[s * 2];
+            int certain = 0;
+            for (int t = 12; t < 127; t++) certain += c.p[0][s * 2] == 1 && c.p[1][s * 2] == 1, s = c.next[s * 2];
+            CHECK_INT(certain, 115);
             const int is_active = c.p[0][s * 2] > 0.6;
             CHECK_INT(is_active, active[block]);
             count += is_active;
@@ -63,13 +65,14 @@ static void synthetic_exact(void) {
         tv_chain c;
         tv_err err = {0};
         const tv_markov_options o = {
-            .n = 6, .contexts = 8, .topics = 2, .k = 6, .delta = 0.3, .mismatch = mismatch * 0.7, .seed = 4};
+            .n = 6, .contexts = 8, .topics = 2, .k = 7, .delta = 0.3, .mismatch = mismatch * 0.7, .seed = 4};
         if (!CHECK_OK(tv_chain_markov(&o, &c, &err), &err)) return;
         for (int s = 0; s < c.S; s++)
             for (int side = 0; side < 2; side++) {
                 double sum = 0;
                 for (int j = 0; j < c.k; j++) sum += c.p[side][s * c.k + j];
                 CHECK_NEAR(sum, 1, 1e-14);
+                CHECK(c.p[0][s * c.k + 6] + c.p[1][s * c.k + 6] > 0); /* an odd k leaves no token unused */
             }
         for (int j = 0; j < c.S * c.k; j++)
             if (c.p[0][j] > 0 && c.p[1][j] > 0) CHECK_NEAR(log(c.p[0][j] / c.p[1][j]), c.step[j] * c.delta, 1e-12);
@@ -85,6 +88,12 @@ static void synthetic_exact(void) {
     CHECK_OK(tv_chain_escape(50, 4, 2, &c, &err), &err);
     CHECK_OK(tv_chain_exact(&c, &d, &err), &err);
     CHECK_NEAR(d.tv, (1 - pow(1 - 1.0 / 50, 50)) * tanh(1), 1e-14);
+    for (int side = 0; side < 2; side++) {
+        double sum = 0;
+        for (int j = 0; j < 5; j++) sum += c.p[side][j];
+        CHECK_NEAR(sum, 1, 1e-14);
+        for (int j = 1; j < 5; j++) CHECK_NEAR(log(c.p[0][j] / c.p[1][j]), c.step[j] * 2.0, 1e-12);
+    }
     tv_chain_free(&c);
 }
 
@@ -161,18 +170,55 @@ static void synthetic_reproducible(void) {
         tv_chain_record_free(y);
     }
     /* Levels without records are the levels of the records. */
-    const tv_oracle oracle = {TV_ORACLE_HEAVY, 0.05, 11};
+    for (int kind = TV_ORACLE_HEAVY; kind <= TV_ORACLE_SAMPLES; kind++) {
+        const tv_oracle oracle = {(tv_oracle_kind)kind, 0.05, 11};
+        tv_dataset *data;
+        tv_levels a, b;
+        CHECK_OK(tv_chain_record(&c, &oracle, 0, 6, 4, &data, &err), &err);
+        CHECK_OK(tv_levels_run(data, 1, &(tv_levels_options){0}, &a, &err), &err);
+        CHECK_OK(tv_chain_levels(&c, &oracle, 1, 0, 6, &(tv_levels_options){.reads = 4}, &b, &err), &err);
+        for (int l = 0; l < 3; l++)
+            for (int64_t i = 0; i < 6; i++)
+                CHECK_NEAR(tv_levels_z(&b, 0, l)[i], tv_levels_z(&a, 0, l)[i], 1e-5); /* f32 records */
+        tv_levels_free(&a);
+        tv_levels_free(&b);
+        tv_chain_record_free(data);
+    }
+    /* The same where the readout is cut to three of six. */
     tv_dataset *data;
     tv_levels a, b;
-    CHECK_OK(tv_chain_record(&c, &oracle, 0, 6, 4, &data, &err), &err);
-    CHECK_OK(tv_levels_run(data, 1, &(tv_levels_options){0}, &a, &err), &err);
-    CHECK_OK(tv_chain_levels(&c, &oracle, 1, 0, 6, &(tv_levels_options){.reads = 4}, &b, &err), &err);
-    for (int l = 0; l < 3; l++)
-        for (int64_t i = 0; i < 6; i++)
-            CHECK_NEAR(tv_levels_z(&b, 0, l)[i], tv_levels_z(&a, 0, l)[i], 1e-5); /* f32 records */
+    const tv_readout cut = {.readout = 3};
+    const tv_oracle noisy = {TV_ORACLE_HEAVY, 0.05, 11};
+    CHECK_OK(tv_chain_record(&c, &noisy, 0, 20, 2, &data, &err), &err);
+    CHECK_OK(tv_levels_run(data, 0, &(tv_levels_options){.readout = cut}, &a, &err), &err);
+    CHECK_OK(tv_chain_levels(&c, &noisy, 0, 0, 20, &(tv_levels_options){.reads = 2, .readout = cut}, &b, &err), &err);
+    int alive = 0;
+    for (int64_t i = 0; i < 20; i++) {
+        CHECK_NEAR(tv_levels_z(&b, 0, 1)[i], tv_levels_z(&a, 0, 1)[i], 1e-5);
+        alive += tv_levels_z(&a, 0, 1)[i] < 1;
+    }
+    CHECK(alive > 0);
     tv_levels_free(&a);
     tv_levels_free(&b);
     tv_chain_record_free(data);
+    /* Exact reads give the exact Z, from the first token to the last. */
+    CHECK_OK(
+        tv_chain_levels(&c, &(tv_oracle){TV_ORACLE_EXACT, 0, 11}, 0, 0, 40, &(tv_levels_options){.reads = 1}, &a, &err),
+        &err);
+    for (int64_t i = 0; i < 40; i++) CHECK_NEAR(a.reference[i], tv_levels_z(&a, 0, 0)[i], 1e-12);
+    tv_levels_free(&a);
+    /* Increments read by read: many heavy-tailed reads come close to the exact value; a sampled token gives the
+     * record's. */
+    double y[40], z[40], level[40];
+    tv_chain_sampler s = {.chain = &c, .oracle = {TV_ORACLE_HEAVY, 0.02, 5}, .side = -1, .exact = z, .level = level};
+    CHECK_OK(tv_chain_increment(&s, 0, 0, 40, 16, 64, 1, y, &err), &err);
+    double apart = 0;
+    for (int i = 0; i < 40; i++) apart += fabs(level[i] - z[i]) / 40 + fabs(y[i]) / 40;
+    CHECK(apart < 0.03);
+    s.oracle = (tv_oracle){TV_ORACLE_SAMPLES, 0, 5};
+    CHECK_OK(tv_chain_increment(&s, 0, 0, 40, 0, 4000, 0, y, &err), &err);
+    for (int i = 0; i < 40; i++) CHECK(level[i] == 1 || fabs(level[i] - z[i]) < 0.5);
+    CHECK(tv_stats_mean(level, 40) < 0.9);
     tv_chain_free(&c);
 }
 
@@ -182,7 +228,7 @@ static void synthetic_increments(void) {
     tv_chain c;
     tv_err err = {0};
     if (!CHECK_OK(tv_chain_hard(&c, &err), &err)) return;
-    enum { N = 4000 };
+    enum { N = 16000 };
     double *y = tv_xmalloc(3 * N * sizeof *y);
     tv_chain_sampler s = {
         .chain = &c, .oracle = {TV_ORACLE_EXACT, 0, 2}, .side = -1, .exact = y + N, .level = y + 2 * N};
@@ -205,7 +251,18 @@ static void synthetic_increments(void) {
     for (int i = 0; i < N; i++)
         if (y[N + i] == 0) sum += y[2 * N + i], count++;
     /* 12 free bits and a fair last one: 13 positions, two engines, relative sd sigma each. */
-    CHECK(fabs(sum / count / (0.5 * sqrt(2 / M_PI) * sqrt(26 * 0.05 * 0.05 / 16)) - 1) < 0.06);
+    CHECK(fabs(sum / count / (0.5 * sqrt(2 / M_PI) * sqrt(26 * 0.05 * 0.05 / 16)) - 1) < 0.025);
+    /* Recorded Gauss reads: standard deviation sigma/2 on a fair bit, (q, 1 - q). */
+    tv_dataset *data;
+    CHECK_OK(tv_chain_record(&c, &s.oracle, 0, 400, 1, &data, &err), &err);
+    double square = 0;
+    for (int i = 0; i < 400; i++) {
+        const float *lp = data->set[0].lps[0][0] + (size_t)i * 128 * 2;
+        square += pow(exp((double)lp[0]) - 0.5, 2) / 400;
+        CHECK_NEAR(exp((double)lp[0]) + exp((double)lp[1]), 1, 1e-6);
+    }
+    CHECK(fabs(sqrt(square) / 0.025 - 1) < 0.15);
+    tv_chain_record_free(data);
     s.oracle = (tv_oracle){TV_ORACLE_SAMPLES, 0, 2};
     CHECK_OK(tv_chain_increment(&s, 4, 0, 200, 0, 1, 0, y, &err), &err);
     CHECK(tv_stats_mean(y, 200) > 0.95); /* one sample a position almost never hits all 13 tokens twice */
