@@ -7,7 +7,7 @@
 
 #include "estimator/moments.h"
 #include "estimator/permute.h"
-#include "estimator/vexp.h"
+#include "estimator/slots.h"
 
 enum { CHUNK = 64, GROUP = 8 }; /* records decoded at once; probabilities multiplied before one logarithm is taken */
 
@@ -50,42 +50,14 @@ tv_status tv_reads_check(const tv_dataset *data, int64_t R, tv_readout readout, 
     return TV_OK;
 }
 
-/* Decoding many records is one loop of exps: written so that it vectorises, and compiled twice where that helps. */
-static inline __attribute__((always_inline)) void slots_exp_body(const int32_t *ids, const float *lps, int64_t count,
-                                                                 double *w) {
-#pragma omp simd
-    for (int64_t j = 0; j < count; j++) {
-        double y = tv_vexp((double)lps[j]);
-        w[j] = ids[j] >= 0 ? y : 0.0;
-    }
-}
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) static void slots_exp_avx2(const int32_t *ids, const float *lps, int64_t count,
-                                                           double *w) {
-    slots_exp_body(ids, lps, count, w);
-}
-#endif
-static void slots_exp_plain(const int32_t *ids, const float *lps, int64_t count, double *w) {
-    slots_exp_body(ids, lps, count, w);
-}
-
-static void slots_exp(const int32_t *ids, const float *lps, int64_t count, double *w) {
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2")) {
-        slots_exp_avx2(ids, lps, count, w);
-        return;
-    }
-#endif
-    slots_exp_plain(ids, lps, count, w);
-}
-
-/* Sum of w [k] in four interleaved lanes: a fixed order that needs no reassociation to be fast. */
+/* Sum of w [k] in four interleaved lanes, added in the order of tv_slots_realised: a fixed order, and a fast one. */
 static double lane_sum(const double *w, int64_t k) {
-    double a = 0, b = 0, c = 0, d = 0;
+    double lane[4] = {0, 0, 0, 0};
     int64_t j = 0;
-    for (; j + 4 <= k; j += 4) a += w[j], b += w[j + 1], c += w[j + 2], d += w[j + 3];
-    for (; j < k; j++) a += w[j];
-    return (a + b) + (c + d);
+    for (; j + 4 <= k; j += 4)
+        for (int l = 0; l < 4; l++) lane[l] += w[j + l];
+    for (int l = 0; j + l < k; l++) lane[l] += w[j + l];
+    return (lane[0] + lane[2]) + (lane[1] + lane[3]);
 }
 
 /* Zeroes what lies outside the k' most likely slots (ties by lowest id). */
@@ -110,24 +82,28 @@ static void keep_most_likely(const int32_t *ids, const float *lps, int64_t k, in
 /* Mass of one decoded record whose w [k] is narrowed to the readout; NaN for input that is no log-probability. */
 static double record_mass(const int32_t *ids, const float *lps, int64_t k, tv_readout readout, double *w) {
     double all = lane_sum(w, k);
-    if (!(all < 1e300)) return NAN;
+    if (!(all < TV_SLOTS_BROKEN)) return NAN;
     if (readout.readout == 0 || readout.readout >= k) return all;
     keep_most_likely(ids, lps, k, readout.readout, w);
     return lane_sum(w, k);
 }
 
 double tv_record_probs(const int32_t *ids, const float *lps, int64_t k, tv_readout readout, double *p) {
-    slots_exp(ids, lps, k, p);
+    tv_slots_exp(ids, lps, k, p);
     double mass = record_mass(ids, lps, k, readout, p);
-    if (!readout.raw && mass > 0)
+    if (!readout.raw && mass > 0) {
+#pragma omp simd
         for (int64_t j = 0; j < k; j++) p[j] /= mass;
+    }
     return mass;
 }
 
 /* q[t] for m records one after another. Returns -1, or the first record that is faulty, with the reason in *twice. */
 static int64_t realised_chunk(const int32_t *tokens, const int32_t *ids, const float *lps, int64_t m, int64_t k,
                               tv_readout readout, double *w, double *q, int *twice) {
-    slots_exp(ids, lps, m * k, w);
+    if (readout.readout == 0 || readout.readout >= k)
+        return tv_slots_realised(tokens, ids, lps, m, k, readout.raw, q, twice);
+    tv_slots_exp(ids, lps, m * k, w);
     for (int64_t t = 0; t < m; t++, ids += k, lps += k, w += k) {
         double mass = record_mass(ids, lps, k, readout, w);
         int32_t hits = 0;
@@ -316,8 +292,12 @@ static tv_status trajectory_run(const tv_dataset *data, const tv_distance_option
         memset(b->sum, 0, row);
         for (int64_t r = 1; r <= R; r++) {
             const double *read = q + (r - 1) * n;
-            for (int64_t t = 0; t < length; t++) b->sum[t] += read[t];
-            for (int64_t t = 0; t < length; t++) mean[t] = b->sum[t] / (double)r;
+            double *sum = b->sum, reads = (double)r;
+#pragma omp simd
+            for (int64_t t = 0; t < length; t++) {
+                sum[t] += read[t];
+                mean[t] = sum[t] / reads;
+            }
             out->log[e][(r - 1) * N + i] = tv_log_product(mean, length, 1);
         }
         if (h) {
