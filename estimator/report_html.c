@@ -10,8 +10,6 @@
 #include "estimator/report.h"
 #include "estimator/report_view.h"
 
-extern char **environ;
-
 static const char STYLE[] =
     ":root{color-scheme:light "
     "dark;--bg:#fdfdfb;--ink:#1d2126;--soft:#5c6570;--line:#dcdfe3;--card:#f4f5f3;--a:#2f6fde;--b:#d9742b;--m:#8a8f98}"
