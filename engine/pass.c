@@ -99,17 +99,6 @@ void tv_pass_record(const tv_session *s, const tv_pass *p, int64_t i, int64_t t,
     p->token_rank[cell] = (int32_t)j;
 }
 
-void tv_pass_clear_tails(const tv_session *s, const tv_pass *p, const int32_t *lengths) {
-    size_t k = (size_t)s->serving.store_k;
-    for (int64_t i = 0; lengths && p->topk_ids && i < p->N; i++)
-        for (int64_t t = lengths[i]; t < p->n; t++) {
-            size_t cell = (size_t)(i * p->n + t);
-            for (size_t j = 0; j < k; j++) p->topk_ids[cell * k + j] = -1, p->topk_logprobs[cell * k + j] = -INFINITY;
-            p->token_logprobs[cell] = 0; /* sums over positions stay right */
-            p->token_rank[cell] = -1;
-        }
-}
-
 /* Fills io's inputs for the entries of a step. */
 static void fill(tv_session *s, const tv_pass *p, const tv_sched_entry *e, int n, const int32_t *prompt_len,
                  const int64_t *trajectory) {
@@ -208,7 +197,6 @@ tv_status tv_pass_run(tv_session *s, const tv_pass *p, const tv_progress *progre
         double host = tv_now() - start - (s->times.total - steps);
         s->times.host += host, s->times.total += host;
     }
-    if (status == TV_OK) tv_pass_clear_tails(s, p, p->given ? p->given_lengths : p->lengths);
     tv_sched_close(sched);
     free(prompt_len), free(trajectory);
     return status;

@@ -73,6 +73,7 @@ tv_status tv_session_replay(tv_session *s, const tv_trace *set, char side, int64
         tv_trace_close(trace);
         return status;
     }
+    tv_trace_clear_tails(trace);
     *out = trace;
     return TV_OK;
 }

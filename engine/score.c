@@ -76,6 +76,13 @@ static tv_status prefill(tv_session *s, const sequence *q, int count, int64_t ch
     return TV_OK;
 }
 
+/* Limits of a job within the session's: they differ only where a session was given room for fewer logits than usual. */
+static tv_limits job_limits(const tv_session *s, int64_t N, int64_t positions) {
+    tv_limits l = tv_session_limits(s->engine, &s->serving, N, positions, positions);
+    if (l.logits > s->limits.logits) l.logits = s->limits.logits;
+    return l;
+}
+
 static int64_t chunk_of(const tv_session *s, int64_t T) {
     return s->serving.prefill_chunk && s->serving.prefill_chunk < T ? s->serving.prefill_chunk : T;
 }
@@ -145,7 +152,7 @@ tv_status tv_session_score_prefill(tv_session *s, const tv_trace *set, char side
     tv_pass_sequences(&pass, &prompt_len, &trajectory, &longest);
     longest += pass.n - 1;
     if (longest > s->max_positions) longest = s->max_positions; /* shorter trajectories behind the longest prompt */
-    tv_limits limits = tv_session_limits(s->engine, &s->serving, pass.N, longest, longest);
+    tv_limits limits = job_limits(s, pass.N, longest);
     tv_sched_options options = {.slots = (int)limits.slots,
                                 .order = s->serving.order,
                                 .arrivals = s->serving.arrivals,
@@ -163,13 +170,13 @@ tv_status tv_session_score_prefill(tv_session *s, const tv_trace *set, char side
         group ? tv_sched_open(&options, &sched, err) : TV_FAIL(err, TV_ENOMEM, "no memory for a batch of sequences");
     if (status == TV_OK)
         status = score_all(s, &pass, tv_sched_admission(sched), prompt_len, limits, longest, group, progress, err);
-    if (status == TV_OK) tv_pass_clear_tails(s, &pass, pass.given_lengths);
     tv_sched_close(sched);
     free(group), free(prompt_len), free(trajectory);
     if (status != TV_OK) {
         tv_trace_close(trace);
         return status;
     }
+    tv_trace_clear_tails(trace);
     *out = trace;
     return TV_OK;
 }
@@ -255,8 +262,7 @@ tv_status tv_session_logits(tv_session *s, const int32_t *ids, int64_t B, int64_
 
     wanted_logits w = {.s = s, .B = B, .T = T, .logits = logits, .routes = routes, .used = c->n_experts_used};
     taker take = {.fn = take_logits, .step = routes ? take_routes : NULL, .user = &w};
-    tv_limits limits =
-        tv_session_limits(s->engine, &s->serving, B < s->max_trajectories ? B : s->max_trajectories, T, T);
+    tv_limits limits = job_limits(s, B < s->max_trajectories ? B : s->max_trajectories, T);
     int slots = by_decode ? (int)limits.slots : 1;
     sequence *group = calloc((size_t)slots, sizeof *group);
     int64_t rows = by_decode ? slots : chunk_of(s, T); /* of a step */

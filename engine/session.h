@@ -119,8 +119,6 @@ void tv_pass_sequences(const tv_pass *pass, int32_t **prompt_len, int64_t **traj
 TV_NODISCARD tv_status tv_pass_run(tv_session *session, const tv_pass *pass, const tv_progress *progress, tv_err *err);
 /* Writes logit row `row` of the step as the record of trajectory i's token t: own is that token. */
 void tv_pass_record(const tv_session *session, const tv_pass *pass, int64_t i, int64_t t, int row, int32_t own);
-/* Empties the records behind each trajectory's end. */
-void tv_pass_clear_tails(const tv_session *session, const tv_pass *pass, const int32_t *lengths);
 /* TV_ENUMERIC naming the trajectory and the position. */
 tv_status tv_pass_bad(const tv_pass *pass, int64_t i, int64_t t, tv_err *err);
 
