@@ -78,30 +78,33 @@ static uint64_t matrix_parameters(const tv_matrix *m) {
     return (uint64_t)m->N * (uint64_t)m->K + (m->bias ? (uint64_t)m->N : 0);
 }
 
-static uint64_t parameters(const tv_model *m) {
+/* Counts the parameters: all of them, the layers' matrices, and of those the ones that one row meets. */
+static void count_parameters(const tv_model *m, tv_engine_info *info) {
     const tv_config *c = &m->config;
-    uint64_t D = (uint64_t)c->d_model, table = (uint64_t)c->vocab_size * D;
-    uint64_t n = table * (c->tie_embeddings ? 1 : 2) + D;
+    uint64_t D = (uint64_t)c->d_model, norms = D;
+    info->layer_parameters = info->row_parameters = 0;
     for (int l = 0; l < c->n_layers; l++) {
         const tv_layer *y = &m->layers[l];
-        n += 2 * D + (y->q_norm ? 2 * (uint64_t)c->head_size : 0) + matrix_parameters(&y->qkv) +
-             matrix_parameters(&y->o);
+        uint64_t shared = matrix_parameters(&y->qkv) + matrix_parameters(&y->o), experts = 0;
+        norms += 2 * D + (y->q_norm ? 2 * (uint64_t)c->head_size : 0);
         if (c->layer_sparse && c->layer_sparse[l]) {
-            n += matrix_parameters(&y->router);
+            shared += matrix_parameters(&y->router);
             for (int x = 0; x < c->n_experts; x++)
-                n += matrix_parameters(&y->expert_gate_up[x]) + matrix_parameters(&y->expert_down[x]);
+                experts += matrix_parameters(&y->expert_gate_up[x]) + matrix_parameters(&y->expert_down[x]);
+            info->row_parameters += experts / (uint64_t)c->n_experts * (uint64_t)c->n_experts_used;
         } else {
-            n += matrix_parameters(&y->gate_up) + matrix_parameters(&y->down);
+            shared += matrix_parameters(&y->gate_up) + matrix_parameters(&y->down);
         }
+        info->row_parameters += shared;
+        info->layer_parameters += shared + experts;
     }
-    return n;
+    info->parameters = (uint64_t)c->vocab_size * D * (c->tie_embeddings ? 1 : 2) + norms + info->layer_parameters;
 }
 
 void tv_engine_describe(const tv_engine *e, tv_engine_info *info) {
     const tv_config *c = &e->model->config;
     *info = (tv_engine_info){.weights_hash = e->model->hash,
                              .weights_bytes = e->model->bytes,
-                             .parameters = parameters(e->model),
                              .n_layers = c->n_layers,
                              .d_model = c->d_model,
                              .n_heads = c->n_heads,
@@ -110,6 +113,7 @@ void tv_engine_describe(const tv_engine *e, tv_engine_info *info) {
                              .vocab_size = c->vocab_size,
                              .max_positions = c->max_positions,
                              .n_experts = c->n_experts};
+    count_parameters(e->model, info);
     snprintf(info->model_dir, sizeof info->model_dir, "%s", e->dir);
     snprintf(info->architecture, sizeof info->architecture, "%s", c->architecture);
     snprintf(info->device, sizeof info->device, "%s", e->ops->describe(e->dev));

@@ -33,6 +33,8 @@ typedef struct {
     int n_layers, d_model, n_heads, n_kv_heads, head_size, vocab_size, max_positions, n_experts;
     int n_eos;
     int32_t eos[16];
+    uint64_t layer_parameters; /* matrix elements of all layers: what a large step reads */
+    uint64_t row_parameters;   /* of them, those that one row meets: all but the experts it does not choose */
 } tv_engine_info;
 void tv_engine_describe(const tv_engine *engine, tv_engine_info *info);
 
