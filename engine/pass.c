@@ -87,16 +87,11 @@ void tv_pass_record(const tv_session *s, const tv_pass *p, int64_t i, int64_t t,
     memcpy(to, ids, k * sizeof *to);
     memcpy(p->topk_logprobs + cell * k, lps, k * sizeof *lps);
     for (size_t j = k; j-- > 0 && lps[j] == -INFINITY;) to[j] = -1; /* no mass: an empty slot */
-    if (p->given) {
-        p->token_logprobs[cell] = s->io.token_logprob[row];
-        p->token_rank[cell] = s->io.token_rank[row];
-        return;
-    }
-    size_t j = 0; /* a drawn token is one of its record */
+    size_t j = 0; /* where it has a slot its values are the slot's, drawn or given */
     while (j < k && ids[j] != own) j++;
-    TV_ASSERT(j < k);
-    p->token_logprobs[cell] = lps[j];
-    p->token_rank[cell] = (int32_t)j;
+    TV_ASSERT(j < k || p->given); /* a drawn token is one of its record */
+    p->token_logprobs[cell] = j < k ? lps[j] : s->io.token_logprob[row];
+    p->token_rank[cell] = j < k ? (int32_t)j : s->io.token_rank[row];
 }
 
 /* Fills io's inputs for the entries of a step. */
@@ -141,7 +136,7 @@ static tv_status take(tv_session *s, const tv_pass *p, tv_sched *sched, const tv
         if (s->io.bad[r]) return tv_pass_bad(p, q, t, err);
         ++*done;
         if (p->given) {
-            tv_pass_record(s, p, q, t, r, -1);
+            tv_pass_record(s, p, q, t, r, p->given[q * p->n + t]);
             continue;
         }
         int32_t id = s->io.drawn[r];

@@ -102,7 +102,7 @@ static int32_t scored_token(void *user, const sequence *q, int64_t t) {
 static tv_status take_score(void *user, const sequence *q, int64_t t, int r, tv_err *err) {
     const scoring *c = user;
     if (c->s->io.bad[r]) return tv_pass_bad(c->pass, q->index, t - q->want, err);
-    tv_pass_record(c->s, c->pass, q->index, t - q->want, r, -1);
+    tv_pass_record(c->s, c->pass, q->index, t - q->want, r, scored_token(user, q, t));
     return TV_OK;
 }
 

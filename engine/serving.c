@@ -1,5 +1,4 @@
 /* Serving conditions: defaults, checks against a model, and their form in manifests. */
-#include <float.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,8 +59,8 @@ tv_status tv_serving_check(const tv_serving *s, const tv_engine *e, tv_err *err)
     if (s->store_k < s->top_k)
         return TV_FAIL(err, TV_EARG, "--store-k %d is below --top-k %d: a drawn token could be missing from its record",
                        s->store_k, s->top_k);
-    if (!(s->temperature >= 0 && s->temperature <= FLT_MAX))
-        return TV_FAIL(err, TV_EARG, "--temperature %g: must be a finite number, 0 or above", s->temperature);
+    if (!(s->temperature >= 0 && s->temperature <= 1e30))
+        return TV_FAIL(err, TV_EARG, "--temperature %g: must be a number in 0 .. 1e30", s->temperature);
     if (s->eos == TV_EOS_SUPPRESS) {
         int32_t ids[TV_MAX_EOS];
         if (tv_suppressed_ids(e, s, ids) >= V)

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "engine/scheduler.h"
 
+enum { MOST_ROWS = 1 << 20 }; /* of a step; what the operations take */
 static const double GiB = 1 << 30;
 
 double tv_now(void) {
@@ -47,7 +48,7 @@ typedef struct {
 
 static int size_session(const tv_engine *e, const tv_serving *s, int64_t N, int64_t positions, bytes_needed *need) {
     tv_limits l = tv_session_limits(e, s, N, positions, positions);
-    if (l.slots > INT_MAX / 4 || positions > INT_MAX / 4 || l.rows > INT_MAX / 4) return 0;
+    if (l.slots > MOST_ROWS || positions > MOST_ROWS || l.rows > MOST_ROWS) return 0;
     need->kv = tv_kv_bytes(&e->model->config, l.slots, positions);
     if (need->kv == UINT64_MAX) return 0;
     need->workspace = tv_workspace_bytes(e->model, (int)l.rows, (int)l.logits);
