@@ -23,8 +23,8 @@ typedef struct {
 } tv_bench_engine_options;
 
 /* Measures and prints a table to out (NULL: none): tokens/s (median and best of the runs), the rates of arithmetic and
- * memory that amount to with their fractions of the machine's measured limits, and where the time went. *json (NULL:
- * not wanted) receives the same numbers with every run's time; the caller deletes. */
+ * memory that amount to with their fractions of the machine's limits as measured around each row, and where the time
+ * went. *json (NULL: not wanted) receives the same numbers with every run's time; the caller deletes. */
 TV_NODISCARD tv_status tv_bench_engine(const tv_bench_engine_options *options, FILE *out, cJSON **json, tv_err *err);
 
 #endif
