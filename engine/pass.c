@@ -44,6 +44,7 @@ tv_status tv_pass_check(const tv_session *s, const tv_pass *p, tv_err *err) {
         if (length < 0 || length > p->n)
             return TV_FAIL(err, TV_EARG, "trajectory %lld: length %lld is not in 0 .. %lld", (long long)i,
                            (long long)length, (long long)p->n);
+        if (s->serving.pad_batch) length = p->n; /* a padding sequence may copy this prompt and run its n tokens */
         if (prompt + length > s->max_positions)
             return TV_FAIL(err, TV_EARG,
                            "prompt %lld has %lld tokens; with %lld more it ends at position %lld, beyond the %lld of "

@@ -195,6 +195,15 @@ static void test_jobs(void) {
 
     tv_trace *none = NULL, set = *t;
     CHECK_FAILS(tv_session_replay(s, t, 'a', -1, NULL, &none, &err), TV_EARG, &err, "pass -1");
+    /* short trajectories fit behind a prompt whose padding sequences would not */
+    int32_t three[] = {3, 3, 3, 3};
+    tv_serving padded = serving;
+    padded.pad_batch = 1, padded.batch = 5;
+    tv_session *tight = NULL;
+    CHECK_OK(tv_session_open(bundled(), &padded, 4, 6, &tight, &err), &err);
+    set.lengths = three;
+    if (tight) CHECK_FAILS(tv_session_replay(tight, &set, 'a', 0, NULL, &none, &err), TV_EARG, &err, "beyond the 6");
+    tv_session_close(tight);
     int32_t lengths[] = {6, 7, 6, 6};
     set.lengths = lengths;
     CHECK_FAILS(tv_session_replay(s, &set, 'a', 0, NULL, &none, &err), TV_EARG, &err, "trajectory 1: length 7");
