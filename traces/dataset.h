@@ -2,6 +2,7 @@
 #ifndef TV_DATASET_H
 #define TV_DATASET_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/json.h"
@@ -31,22 +32,30 @@ typedef struct {
 typedef struct {
     int64_t n;
     tv_set set[2]; /* [TV_A], [TV_B]: set[s] was sampled by side s */
-    /* 1: side e's passes are known to be bit-identical (the run stopped repeating): one read stands for every r. */
+    /* 1: side e's passes are known to be bit-identical: one read stands for every r. Run folders and trace files: its
+     * configuration draws nothing per pass ("order" is "fixed" and "arrivals" is "together") and all stored reads agree
+     * in every bit. Bundles: the metadata says so, or there are two or more reads and they agree. */
     int deterministic[2];
-    double temperature;
-    int top_k;       /* the sampling truncation; 0 when unknown */
-    cJSON *manifest; /* run.json, or NULL */
-    char *source;    /* the path it came from */
-    void *owner;     /* private */
+    double temperature; /* NAN when unknown (a bundle need not say) */
+    int top_k;          /* the sampling truncation; 0 when unknown */
+    cJSON *manifest;    /* run.json, or NULL */
+    char *source;       /* the path it came from */
+    void *owner;        /* private */
 } tv_dataset;
 
-/* Opens a run folder (its complete passes), a bundle, or several trace files of one measurement. paths holds n_paths
- * names. Files are mapped, never copied. Refuses, naming the field, whatever must not meet: other tokens, temperature,
- * k, format, trajectories; a NaN or log-probability above 0 (1e-3 slack); a duplicate id within a record; a set without
- * both scorers. */
+/* Opens a run folder, a bundle, or several trace files of one measurement. paths holds n_paths names. Of a run folder
+ * the passes 0, 1, ... up to the first that is missing count, for each (side, set) by itself; when later ones exist a
+ * warning says that they do not. Files are mapped, never copied, but for a trace file whose trajectories come in
+ * another order than the sample file's: its rows are put in order in memory. Refuses, naming the field and both values,
+ * whatever must not meet: other tokens, lengths, prompts, temperature, sampling seed, k, format; missing trajectories;
+ * two configurations of one side; a NaN or log-probability above 0 (1e-3 slack); a duplicate id within a record; a set
+ * without both scorers. */
 TV_NODISCARD tv_status tv_dataset_open(const char *const *paths, int n_paths, tv_dataset **out, tv_err *err);
-void tv_dataset_close(tv_dataset *data);
-/* Writes the bundle form ("tvgpu-bundle/1"). */
+/* A bundle from bytes in memory that outlive the dataset (fuzz entry). */
+TV_NODISCARD tv_status tv_dataset_parse_bundle(const unsigned char *bytes, size_t size, const char *name,
+                                               tv_dataset **out, tv_err *err);
+void tv_dataset_close(tv_dataset *data); /* NULL is fine */
+/* Writes the bundle form ("tvgpu-bundle/1"), atomically. */
 TV_NODISCARD tv_status tv_dataset_write_bundle(const tv_dataset *data, const char *path, tv_err *err);
 
 #endif
