@@ -454,6 +454,47 @@ static void test_progress_and_times(void) {
     tv_engine_close(e);
 }
 
+/* Expert models: the routes of prefill (whole and in chunks) and of decode, side by side and in several batches, are
+ * the same under the fixed plan; dense layers have none. */
+static void test_routes(void) {
+    enum { B = 5, T = 20 };
+    tv_err err = {0};
+    tv_engine *e = NULL;
+    tv_engine_options options = {.model = tv_golden("models/qwen3-moe-mixed"), .device = "cpu", .threads = 2};
+    if (!CHECK_OK(tv_engine_open(&options, &e, &err), &err)) return;
+    const tv_config *c = &e->model->config;
+    size_t cells = (size_t)B * T * (size_t)c->n_experts_used, values = (size_t)B * T * (size_t)c->vocab_size;
+    size_t all = (size_t)c->n_layers * cells;
+    float *logits[3];
+    int32_t ids[B * T], *routes[3];
+    for (int i = 0; i < B * T; i++) ids[i] = (i * 37 + 5) % c->vocab_size;
+    for (int way = 0; way < 3; way++) {
+        tv_serving serving = tv_serving_default();
+        serving.reduction_fixed = 1, serving.batch = 3;
+        serving.prefill_chunk = way == 1 ? 6 : 0;
+        logits[way] = calloc(values, sizeof *logits[way]);
+        routes[way] = calloc(all, sizeof *routes[way]);
+        tv_session *s = NULL;
+        CHECK_OK(tv_session_open(e, &serving, B, T, &s, &err), &err);
+        if (s) CHECK_OK(tv_session_logits(s, ids, B, T, way == 2, logits[way], routes[way], &err), &err);
+        tv_session_close(s);
+        CHECK_BYTES(logits[way], logits[0], values * sizeof *logits[0]);
+        CHECK_BYTES(routes[way], routes[0], all * sizeof *routes[0]);
+    }
+    int wrong = 0, sparse = 0;
+    for (int l = 0; l < c->n_layers; l++) {
+        sparse += c->layer_sparse[l];
+        for (size_t i = 0; i < cells; i++) {
+            int32_t id = routes[0][(size_t)l * cells + i];
+            wrong += c->layer_sparse[l] ? id < 0 || id >= c->n_experts : id != -1;
+        }
+    }
+    CHECK_INT(wrong, 0);
+    CHECK(sparse > 0 && sparse < c->n_layers);
+    for (int way = 0; way < 3; way++) free(logits[way]), free(routes[way]);
+    tv_engine_close(e);
+}
+
 /* The configuration that is stored names what "auto" became, and is what two equal configurations share. */
 static void test_describe(void) {
     tv_engine *e = engine_open(1);
@@ -498,6 +539,7 @@ static const tv_test tests[] = {
     {"logit_windows", test_logit_windows},
     {"generate", test_generate},
     {"progress_and_times", test_progress_and_times},
+    {"routes", test_routes},
     {"describe", test_describe},
 };
 TV_TEST_MAIN(tests)
