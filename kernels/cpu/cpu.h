@@ -1,7 +1,8 @@
 /* The CPU device: what its files share. Nothing outside kernels/cpu, tests and bench includes this.
  *
  * A source file whose name ends in _avx2.c or _avx512.c is compiled with those instructions (x86-64 only, see
- * kernels/CMakeLists.txt) and is entered only when the device was opened with that level; all others are baseline code. */
+ * kernels/CMakeLists.txt) and is entered only when the device was opened with that level; all others are baseline code.
+ */
 #ifndef TV_CPU_H
 #define TV_CPU_H
 
@@ -17,7 +18,14 @@ typedef enum { CPU_SCALAR, CPU_AVX2, CPU_AVX512 } cpu_level;
 typedef struct cpu_isa cpu_isa; /* kernels/cpu/linear.h */
 
 /* Scratch buffers, one per operation that needs one, so that an operation may call another. */
-enum { CPU_SCRATCH_LINEAR, CPU_SCRATCH_MOE, CPU_SCRATCH_ATTENTION, CPU_SCRATCH_LOGPROBS, CPU_SCRATCH_SAMPLE, CPU_N_SCRATCH };
+enum {
+    CPU_SCRATCH_LINEAR,
+    CPU_SCRATCH_MOE,
+    CPU_SCRATCH_ATTENTION,
+    CPU_SCRATCH_LOGPROBS,
+    CPU_SCRATCH_SAMPLE,
+    CPU_N_SCRATCH
+};
 
 struct tv_dev {
     int threads;        /* OpenMP threads of a parallel region, >= 1 */
@@ -39,8 +47,8 @@ void cpu_free(tv_dev *dev, void *p, size_t bytes);
 tv_status cpu_upload(tv_dev *dev, void *dst, const void *src, size_t bytes, tv_err *err);
 tv_status cpu_download(tv_dev *dev, void *dst, const void *src, size_t bytes, tv_err *err);
 tv_status cpu_sync(tv_dev *dev, tv_err *err);
-tv_status cpu_matrix_load(tv_dev *dev, int n_parts, const void *const *parts, const int *part_N, const void *const *bias,
-                          int K, tv_matrix *out, tv_err *err);
+tv_status cpu_matrix_load(tv_dev *dev, int n_parts, const void *const *parts, const int *part_N,
+                          const void *const *bias, int K, tv_matrix *out, tv_err *err);
 void cpu_matrix_free(tv_dev *dev, tv_matrix *matrix);
 size_t cpu_moe_scratch_bytes(int M, int D, int F, int used);
 
@@ -54,14 +62,16 @@ tv_status cpu_moe(tv_dev *dev, const tv_moe_args *a, tv_err *err);
 tv_status cpu_logprobs(tv_dev *dev, const tv_logprobs_args *a, tv_err *err);
 tv_status cpu_sample(tv_dev *dev, const tv_sample_args *a, tv_err *err);
 
-/* At least bytes of 64-byte aligned scratch of the given kind; its content is undefined, and it stays valid until the next
- * call for the same kind. Grows when asked for more than ever before (the only allocation that can happen inside a step). */
+/* At least bytes of 64-byte aligned scratch of the given kind; its content is undefined, and it stays valid until the
+ * next call for the same kind. Grows when asked for more than ever before (the only allocation that can happen inside a
+ * step). */
 TV_NODISCARD tv_status cpu_scratch(tv_dev *dev, int kind, size_t bytes, void **p, tv_err *err);
 
 /* Threads worth waking for so many elementary operations (multiply-adds or the like): 1 below about 200,000. */
 static inline int cpu_threads_for(const tv_dev *dev, double operations) { return operations < 2e5 ? 1 : dev->threads; }
 
-/* Memory as alloc gives it, without a device: 64-byte aligned, zeroed, in huge pages from 2 MiB on. NULL when exhausted. */
+/* Memory as alloc gives it, without a device: 64-byte aligned, zeroed, in huge pages from 2 MiB on. NULL when
+ * exhausted. */
 void *cpu_pages(size_t bytes);
 void cpu_pages_free(void *p, size_t bytes);
 
