@@ -20,13 +20,15 @@ static void run_split(const cpu_attn_unit *u, int first, int begin, int end, flo
     for (int t = begin; t < end; t = end - t > tile ? t + tile : end) {
         while (u->n_keys[first] <= t) first++;
         int n = smaller(tile, end - t);
-        u->ops->scores(u->q + (size_t)first * HS, rows - first, HS, u->k + (size_t)t * HS, n, s + first * ld, ld);
+        const tv_bf16 *k = u->k + (size_t)t * HS, *v = u->v + (size_t)t * HS;
+        u->ops->scores(u->q + (size_t)first * HS, rows - first, HS, k, n, s + first * ld, ld, v);
         for (int r = first; r < rows; r++) {
             u->tile_keys[r] = smaller(n, u->n_keys[r] - t);
             u->ops->softmax_tile(s + r * ld, u->tile_keys[r], u->a->scale, &m[r], &sum[r], acc + (size_t)r * HS, HS);
         }
-        u->ops->values(s + first * ld, ld, u->tile_keys + first, rows - first, HS, u->v + (size_t)t * HS,
-                       acc + (size_t)first * HS);
+        /* The next tile's keys, also where that is the next split's first. */
+        const tv_bf16 *next = u->n_keys[rows - 1] - t >= 2 * n ? k + (size_t)n * HS : NULL;
+        u->ops->values(s + first * ld, ld, u->tile_keys + first, rows - first, HS, v, acc + (size_t)first * HS, next);
     }
 }
 

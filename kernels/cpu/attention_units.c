@@ -121,7 +121,8 @@ void cpu_attn_whole_rows(const cpu_attn_unit *u, void (*softmax)(float *s, int n
     for (int t = 0, first = 0; t < longest; t += CPU_ATTN_KEYS) {
         while (u->n_keys[first] <= t) first++;
         int n = longest - t < CPU_ATTN_KEYS ? longest - t : CPU_ATTN_KEYS;
-        u->ops->scores(u->q + (size_t)first * HS, rows - first, HS, u->k + (size_t)t * HS, n, s + first * ld + t, ld);
+        const tv_bf16 *k = u->k + (size_t)t * HS, *next = longest - t >= 2 * n ? k + (size_t)n * HS : NULL;
+        u->ops->scores(u->q + (size_t)first * HS, rows - first, HS, k, n, s + first * ld + t, ld, next);
     }
     for (int r = 0; r < rows; r++) softmax(s + r * ld, u->n_keys[r], u->a->scale);
     memset(acc, 0, (size_t)rows * HS * sizeof *acc);
@@ -131,8 +132,9 @@ void cpu_attn_whole_rows(const cpu_attn_unit *u, void (*softmax)(float *s, int n
             int n = u->n_keys[r] - t;
             u->tile_keys[r] = n < CPU_ATTN_KEYS ? n : CPU_ATTN_KEYS;
         }
-        u->ops->values(s + first * ld + t, ld, u->tile_keys + first, rows - first, HS, u->v + (size_t)t * HS,
-                       acc + (size_t)first * HS);
+        const tv_bf16 *v = u->v + (size_t)t * HS;
+        const tv_bf16 *next = longest - t >= 2 * CPU_ATTN_KEYS ? v + (size_t)CPU_ATTN_KEYS * HS : NULL;
+        u->ops->values(s + first * ld + t, ld, u->tile_keys + first, rows - first, HS, v, acc + (size_t)first * HS, next);
     }
     for (int r = 0; r < rows; r++) u->ops->finish(acc + (size_t)r * HS, 1.0f, u->out[r], HS);
 }

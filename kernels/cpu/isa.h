@@ -32,11 +32,13 @@ typedef struct {
 
     /* x [n] bf16 to out [n] f32; n a multiple of 8. */
     void (*widen)(const tv_bf16 *x, float *out, int n);
-    /* s [rows,ld] f32: dot products of q [rows,HS] f32 with k [keys,HS] bf16; HS a multiple of 8. */
-    void (*scores)(const float *q, int rows, int HS, const tv_bf16 *k, int keys, float *s, size_t ld);
+    /* s [rows,ld] f32: dot products of q [rows,HS] f32 with k [keys,HS] bf16; HS a multiple of 8. next: [keys,HS] bf16 to fetch
+     * into the cache meanwhile, or NULL (here and below). */
+    void (*scores)(const float *q, int rows, int HS, const tv_bf16 *k, int keys, float *s, size_t ld, const tv_bf16 *next);
     /* acc [rows,HS] f32 += p[r][j] * v[j] for j = 0 .. n_keys[r]-1, one fmaf chain per element; p [rows,ld] f32, v [keys,HS] bf16
-     * (keys past n_keys[r] are not touched for row r). */
-    void (*values)(const float *p, size_t ld, const int *n_keys, int rows, int HS, const tv_bf16 *v, float *acc);
+     * (keys past n_keys[r] are not touched for row r). next: [n_keys[0],HS] bf16. */
+    void (*values)(const float *p, size_t ld, const int *n_keys, int rows, int HS, const tv_bf16 *v, float *acc,
+                   const tv_bf16 *next);
     /* Softmax of one whole row s [n] f32 in place; s has room for n rounded up to 8. math: all in f32. eager: scores rounded to
      * bf16, scaled and rounded; probabilities rounded to bf16 values. */
     void (*softmax_math)(float *s, int n, float scale);

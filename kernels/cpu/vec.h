@@ -18,6 +18,13 @@
 #include <arm_neon.h>
 #endif
 
+/* Keeps a loaded vector in a register, where the compiler would rather load it again at each use. */
+#if defined(CPU_VEC_AVX2)
+#define VEC_PIN(x) __asm__("" : "+x"(x))
+#else
+#define VEC_PIN(x) (void)(x)
+#endif
+
 #define VEC_FN static inline __attribute__((always_inline, unused))
 
 enum { VEC_LANES = 8 };
