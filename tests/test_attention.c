@@ -318,6 +318,32 @@ static void test_attention_plan_reaches_flash_only(void) {
     tv_ops_cpu.close(dev);
 }
 
+/* The bits of another machine: what an x86-64 with AVX2 computed, aarch64 and baseline code must compute too. Inputs come from
+ * integers, so that no mathematical library takes part. */
+static void test_attention_bits_across_machines(void) {
+    static const uint64_t want[N_NAMES] = {0x719e5ed3cfdcb707, 0xf2ad61be071221d3, 0x3652a0ed2e8c68c8};
+    tv_dev *dev = open_dev("auto", 1);
+    world w = make(61, 1, 6, 2, 200, 72);
+    tv_rng rng = {62};
+    size_t cache = (size_t)w.G * w.S * w.HS, queries = (size_t)w.S * w.H * w.HS;
+    for (size_t i = 0; i < cache; i++) {
+        w.k[i] = tv_bf16_from_f32((float)((int)(tv_rng_next(&rng) >> 40 & 1023) - 512) / 256);
+        w.v[i] = tv_bf16_from_f32((float)((int)(tv_rng_next(&rng) >> 40 & 1023) - 512) / 256);
+    }
+    for (size_t i = 0; i < queries; i++) w.q[i] = tv_bf16_from_f32((float)((int)(tv_rng_next(&rng) >> 40 & 1023) - 512) / 128);
+    w.scale = 0.1171875f;
+    tv_segment s = {0, 0, 200, 0};
+    for (int b = 0; b < N_NAMES; b++) {
+        tv_bf16 *out = run(dev, &w, names[b], (tv_attn_plan){16, 48}, &s, 1);
+        uint64_t hash = 14695981039346656037u;
+        for (size_t i = 0; i < queries; i++) hash = (hash ^ out[i]) * 1099511628211u;
+        if (!CHECK(hash == want[b])) fprintf(stderr, "    %s: %#llx\n", names[b], (unsigned long long)hash);
+        free(out);
+    }
+    drop(&w);
+    tv_ops_cpu.close(dev);
+}
+
 static void test_attention_choose(void) {
     tv_err err = {0};
     const tv_attn_backend *b = NULL;
@@ -380,6 +406,7 @@ static const tv_test tests[] = {
     {"attention_causal_in_chunk", test_attention_causal_in_chunk},
     {"attention_batch_invariance", test_attention_batch_invariance},
     {"attention_plan_reaches_flash_only", test_attention_plan_reaches_flash_only},
+    {"attention_bits_across_machines", test_attention_bits_across_machines},
     {"attention_choose", test_attention_choose},
     {"attention_refuses", test_attention_refuses},
 };

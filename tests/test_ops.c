@@ -573,6 +573,48 @@ static void test_ops_logprobs_refuses(void) {
     close_all(&d);
 }
 
+static uint64_t hash_bytes(uint64_t hash, const void *p, size_t n) {
+    for (size_t i = 0; i < n; i++) hash = (hash ^ ((const unsigned char *)p)[i]) * 1099511628211u;
+    return hash;
+}
+
+/* The bits of another machine: what an x86-64 with AVX2 computed, aarch64 and baseline code must compute too. Inputs come from
+ * integers; of the mathematical library only sqrtf (exact everywhere) and one f64 log per row, rounded to f32, take part. */
+static void test_ops_bits_across_machines(void) {
+    enum { M = 3, D = 172, H = 1, G = 1, V = 3001, K = 50 };
+    static const uint64_t want[4] = {0x52795f752f9165a3, 0xfec9e23ce4b15ae9, 0xe9d764920bc442ce, 0x2887dfba15ab1912};
+    devices d = open_all();
+    tv_err err = {0};
+    tv_rng rng = {99};
+    tv_bf16 x[M * 4 * D], weight[D], out[M * D], k[8 * D] = {0}, v[8 * D] = {0};
+    tv_segment s = {0, 0, M, 2};
+    rows r = rows_new(M, V, K);
+    for (int i = 0; i < M * 4 * D; i++)
+        x[i] = tv_bf16_from_f32((float)((int)(tv_rng_next(&rng) >> 40 & 4095) - 2048) / 256);
+    for (int i = 0; i < D; i++) weight[i] = tv_bf16_from_f32((float)((int)(tv_rng_next(&rng) >> 40 & 255) + 1) / 128);
+    for (int i = 0; i < M * V; i++) r.logits[i] = (float)((int)(tv_rng_next(&rng) >> 40 & 0xffff) - 32768) / 3000;
+    for (int m = 0; m < M; m++) r.token[m] = 1000 * m + 7;
+    for (int i = 0; i < d.n; i++) {
+        uint64_t hash[4] = {1, 2, 3, 4};
+        tv_rmsnorm_args norm = {x, NULL, weight, NULL, out, M, D, 1e-6f};
+        CHECK_OK(tv_ops_cpu.rmsnorm(d.dev[i], &norm, &err), &err);
+        hash[0] = hash_bytes(hash[0], out, sizeof out);
+        tv_rope_args rope = {x, weight, weight, x + D, x + 5 * D, out, {k, v, 1, G, 8, D}, &s, 1, M, H, 5, 1e-6f};
+        CHECK_OK(tv_ops_cpu.rope(d.dev[i], &rope, &err), &err);
+        hash[1] = hash_bytes(hash_bytes(hash_bytes(hash[1], out, sizeof out), k, sizeof k), v, sizeof v);
+        tv_swiglu_args swiglu = {x, out, M, D};
+        CHECK_OK(tv_ops_cpu.swiglu(d.dev[i], &swiglu, &err), &err);
+        hash[2] = hash_bytes(hash[2], out, sizeof out);
+        rows_run(d.dev[i], &r, 0.7f, NULL, 0);
+        hash[3] = hash_bytes(hash[3], r.topk_logprobs, sizeof(float) * M * K);
+        hash[3] = hash_bytes(hash_bytes(hash[3], r.topk_ids, sizeof(int32_t) * M * K), r.token_logprob, sizeof(float) * M);
+        for (int j = 0; j < 4; j++)
+            if (!CHECK(hash[j] == want[j])) fprintf(stderr, "    %d: %#llx\n", j, (unsigned long long)hash[j]);
+    }
+    rows_free(&r);
+    close_all(&d);
+}
+
 static const tv_test tests[] = {
     {"ops_rounding", test_ops_rounding},
     {"ops_exp", test_ops_exp},
@@ -585,6 +627,7 @@ static const tv_test tests[] = {
     {"ops_sum_order", test_ops_sum_order},
     {"ops_logprobs_ties", test_ops_logprobs_ties},
     {"ops_logprobs_bad", test_ops_logprobs_bad},
+    {"ops_bits_across_machines", test_ops_bits_across_machines},
     {"ops_logprobs_refuses", test_ops_logprobs_refuses},
 };
 TV_TEST_MAIN(tests)
