@@ -1,5 +1,6 @@
 /* Attention backends of the CPU device against plain f64 references, and bit for bit against themselves: alone or in a
- * batch, in one piece, in chunks or row by row, on any instruction set and thread count, whatever the unwritten cache holds. */
+ * batch, in one piece, in chunks or row by row, on any instruction set and thread count, whatever the unwritten cache
+ * holds. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,16 +51,25 @@ static tv_bf16 *normals(tv_rng *rng, size_t n, double scale, double mean) {
 static world make(uint64_t seed, int slots, int H, int G, int S, int HS) {
     tv_rng rng = {seed};
     size_t cache = (size_t)slots * G * S * HS;
-    return (world){slots, H, G, S, HS, normals(&rng, cache, 1, 0), normals(&rng, cache, 1, 0),
-                   normals(&rng, (size_t)slots * S * H * HS, 1.5, 0), 1.0f / sqrtf((float)HS)};
+    return (world){slots,
+                   H,
+                   G,
+                   S,
+                   HS,
+                   normals(&rng, cache, 1, 0),
+                   normals(&rng, cache, 1, 0),
+                   normals(&rng, (size_t)slots * S * H * HS, 1.5, 0),
+                   1.0f / sqrtf((float)HS)};
 }
 
 static void drop(world *w) { free(w->k), free(w->v), free(w->q); }
 
-static size_t at_kv(const world *w, int slot, int g, int pos) { return (((size_t)slot * w->G + g) * w->S + pos) * w->HS; }
+static size_t at_kv(const world *w, int slot, int g, int pos) {
+    return (((size_t)slot * w->G + g) * w->S + pos) * w->HS;
+}
 
-/* Runs segments (rows numbered as given) with the queries that their slots and positions have. Returns out [M,H,HS], with a
- * guard behind it checked. Caller frees. */
+/* Runs segments (rows numbered as given) with the queries that their slots and positions have. Returns out [M,H,HS],
+ * with a guard behind it checked. Caller frees. */
 static tv_bf16 *run(tv_dev *dev, const world *w, const char *name, tv_attn_plan plan, const tv_segment *s, int n) {
     tv_err err = {0};
     int M = 0;
@@ -112,8 +122,9 @@ static void reference(const world *w, int slot, int h, int pos, int eager, doubl
     free(s);
 }
 
-/* Compares a row's heads with the reference. Half a bf16 step is up to 2^-8 of a value. math rounds once; flash rounds P as well;
- * eager is compared with its own rounding points, where a score beside a tie may fall to the other side, rarely. */
+/* Compares a row's heads with the reference. Half a bf16 step is up to 2^-8 of a value. math rounds once; flash rounds
+ * P as well; eager is compared with its own rounding points, where a score beside a tie may fall to the other side,
+ * rarely. */
 static void check_row(const world *w, const char *name, int slot, int pos, const tv_bf16 *out) {
     double *want = malloc((size_t)w->HS * sizeof *want), *weight = malloc((size_t)w->HS * sizeof *weight);
     int eager = !strcmp(name, "eager"), far = 0;
@@ -126,8 +137,8 @@ static void check_row(const world *w, const char *name, int slot, int pos, const
             if (!(off <= tight + 0x1p-9 * weight[d])) far++;
             if (!(off <= bound)) {
                 char what[160];
-                snprintf(what, sizeof what, "%s HS=%d H=%d G=%d pos=%d head %d element %d: got %g, want %g", name, w->HS, w->H,
-                         w->G, pos, h, d, got, want[d]);
+                snprintf(what, sizeof what, "%s HS=%d H=%d G=%d pos=%d head %d element %d: got %g, want %g", name,
+                         w->HS, w->H, w->G, pos, h, d, got, want[d]);
                 tv_check_true(0, what, __FILE__, __LINE__);
                 h = w->H;
                 break;
@@ -161,10 +172,12 @@ static void test_attention_reference(void) {
     tv_ops_cpu.close(dev);
 }
 
-/* Any tile and split, also odd ones, one longer than the row, and splits of one key: A07's empty splits, -inf against -inf. */
+/* Any tile and split, also odd ones, one longer than the row, and splits of one key: A07's empty splits, -inf against
+ * -inf. */
 static void test_attention_splits(void) {
-    static const tv_attn_plan plans[] = {{16, 16},  {16, 64},  {64, 64},     {64, 128},     {64, 1 << 20},       {7, 21},
-                                         {1, 1},    {3, 3},    {48, 48},     {512, 512},    {4096, 4096},        {64, INT32_MAX / 64 * 64}};
+    static const tv_attn_plan plans[] = {{16, 16},      {16, 64},   {64, 64},     {64, 128},
+                                         {64, 1 << 20}, {7, 21},    {1, 1},       {3, 3},
+                                         {48, 48},      {512, 512}, {4096, 4096}, {64, INT32_MAX / 64 * 64}};
     tv_dev *dev = open_dev("auto", 1);
     world w = make(7, 1, 4, 2, 520, 32);
     for (size_t p = 0; p < sizeof plans / sizeof *plans; p++)
@@ -188,8 +201,12 @@ static void test_attention_extreme_scores(void) {
                 for (int d = 0; d < w.HS; d++) w.q[((size_t)pos * w.H + h) * w.HS + d] = tv_bf16_from_f32(d ? 0 : 8);
         for (int g = 0; g < w.G; g++)
             for (int j = 0; j < w.S; j++) {
-                double score = kind == 0 ? -120 : kind == 1 ? 120 : kind == 2 ? (j == 70 ? 120 : -120) : (j == 70 ? -1e4 : 1);
-                for (int d = 0; d < w.HS; d++) w.k[at_kv(&w, 0, g, j) + d] = tv_bf16_from_f32(d ? 1 : (float)(score / 2));
+                double score = kind == 0   ? -120
+                               : kind == 1 ? 120
+                               : kind == 2 ? (j == 70 ? 120 : -120)
+                                           : (j == 70 ? -1e4 : 1);
+                for (int d = 0; d < w.HS; d++)
+                    w.k[at_kv(&w, 0, g, j) + d] = tv_bf16_from_f32(d ? 1 : (float)(score / 2));
             }
         for (int b = 0; b < N_NAMES; b++)
             for (int l = 0; l < N_LENGTHS - 1; l++) {
@@ -203,14 +220,12 @@ static void test_attention_extreme_scores(void) {
     tv_ops_cpu.close(dev);
 }
 
-/* One prompt whole, in chunks of 1, 7, 16 and 40, and row by row: the same bits on each path, with all cache positions not yet
- * written poisoned in both K and V (K02, K08, A13); the whole prompt also against f64. */
+/* One prompt whole, in chunks of 1, 7, 16 and 40, and row by row: the same bits on each path, with all cache positions
+ * not yet written poisoned in both K and V (K02, K08, A13); the whole prompt also against f64. */
 static void test_attention_prefill_is_chunks_is_decode(void) {
     static const int chunks[] = {1, 7, 16, 40, 300};
     tv_dev *dev = open_dev("auto", 2);
-    static const struct {
-        int H, G, HS;
-    } shapes[] = {{4, 2, 16}, {6, 2, 64}, {8, 1, 32}, {3, 3, 128}};
+    static const struct { int H, G, HS; } shapes[] = {{4, 2, 16}, {6, 2, 64}, {8, 1, 32}, {3, 3, 128}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const int L = 300;
         world w = make(20 + i, 2, shapes[i].H, shapes[i].G, L + 20, shapes[i].HS), full = w;
@@ -224,8 +239,10 @@ static void test_attention_prefill_is_chunks_is_decode(void) {
                 for (int pos = 0; pos < L; pos += chunks[c]) {
                     int n = L - pos < chunks[c] ? L - pos : chunks[c];
                     for (int g = 0; g < w.G; g++) {
-                        memcpy(w.k + at_kv(&w, 1, g, pos), full.k + at_kv(&w, 1, g, pos), (size_t)n * w.HS * sizeof *w.k);
-                        memcpy(w.v + at_kv(&w, 1, g, pos), full.v + at_kv(&w, 1, g, pos), (size_t)n * w.HS * sizeof *w.v);
+                        memcpy(w.k + at_kv(&w, 1, g, pos), full.k + at_kv(&w, 1, g, pos),
+                               (size_t)n * w.HS * sizeof *w.k);
+                        memcpy(w.v + at_kv(&w, 1, g, pos), full.v + at_kv(&w, 1, g, pos),
+                               (size_t)n * w.HS * sizeof *w.v);
                     }
                     tv_segment s = {1, 0, n, pos};
                     tv_bf16 *part = run(dev, &w, names[b], (tv_attn_plan){FIXED_TILE, 128}, &s, 1);
@@ -259,7 +276,8 @@ static void test_attention_causal_in_chunk(void) {
             tv_bf16 *clean = run(dev, &w, names[b], (tv_attn_plan){16, 32}, &s, 1);
             world p = make(31, 1, 4, 2, 64, 32);
             for (int g = 0; g < w.G; g++)
-                for (size_t j = at_kv(&w, 0, g, from); j < at_kv(&w, 0, g, 0) + (size_t)w.S * w.HS; j++) p.k[j] = p.v[j] = POISON;
+                for (size_t j = at_kv(&w, 0, g, from); j < at_kv(&w, 0, g, 0) + (size_t)w.S * w.HS; j++)
+                    p.k[j] = p.v[j] = POISON;
             tv_bf16 *poisoned = run(dev, &p, names[b], (tv_attn_plan){16, 32}, &s, 1);
             CHECK_BYTES(poisoned, clean, (size_t)from * row * sizeof *clean);
             CHECK(isnan(tv_f32_from_bf16(poisoned[(size_t)from * row]))); /* a NaN that is seen is not hidden */
@@ -272,7 +290,7 @@ static void test_attention_causal_in_chunk(void) {
 /* Decode rows and prompt chunks mixed in one call, rows in any order, one and two threads, scalar and vector code: each
  * segment has the bits that it has alone. */
 static void test_attention_batch_invariance(void) {
-    static const tv_segment mixed[] = {{3, 40, 1, 99}, {0, 0, 25, 60}, {5, 41, 1, 0},  {2, 25, 15, 0},
+    static const tv_segment mixed[] = {{3, 40, 1, 99},  {0, 0, 25, 60},  {5, 41, 1, 0}, {2, 25, 15, 0},
                                        {1, 42, 1, 511}, {4, 43, 7, 250}, {6, 50, 2, 63}};
     enum { N = sizeof mixed / sizeof *mixed };
     world w = make(41, 7, 6, 2, 512, 40);
@@ -292,7 +310,8 @@ static void test_attention_batch_invariance(void) {
                 if (!dev) continue;
                 tv_bf16 *out = run(dev, &w, names[b], plan, mixed, N);
                 for (int i = 0; i < N; i++)
-                    CHECK_BYTES(out + (size_t)mixed[i].row * row, alone[i], (size_t)mixed[i].n_rows * row * sizeof *out);
+                    CHECK_BYTES(out + (size_t)mixed[i].row * row, alone[i],
+                                (size_t)mixed[i].n_rows * row * sizeof *out);
                 free(out);
                 tv_ops_cpu.close(dev);
             }
@@ -318,8 +337,8 @@ static void test_attention_plan_reaches_flash_only(void) {
     tv_ops_cpu.close(dev);
 }
 
-/* The bits of another machine: what an x86-64 with AVX2 computed, aarch64 and baseline code must compute too. Inputs come from
- * integers, so that no mathematical library takes part. */
+/* The bits of another machine: what an x86-64 with AVX2 computed, aarch64 and baseline code must compute too. Inputs
+ * come from integers, so that no mathematical library takes part. */
 static void test_attention_bits_across_machines(void) {
     static const uint64_t want[N_NAMES] = {0x719e5ed3cfdcb707, 0xf2ad61be071221d3, 0x3652a0ed2e8c68c8};
     tv_dev *dev = open_dev("auto", 1);
@@ -330,7 +349,8 @@ static void test_attention_bits_across_machines(void) {
         w.k[i] = tv_bf16_from_f32((float)((int)(tv_rng_next(&rng) >> 40 & 1023) - 512) / 256);
         w.v[i] = tv_bf16_from_f32((float)((int)(tv_rng_next(&rng) >> 40 & 1023) - 512) / 256);
     }
-    for (size_t i = 0; i < queries; i++) w.q[i] = tv_bf16_from_f32((float)((int)(tv_rng_next(&rng) >> 40 & 1023) - 512) / 128);
+    for (size_t i = 0; i < queries; i++)
+        w.q[i] = tv_bf16_from_f32((float)((int)(tv_rng_next(&rng) >> 40 & 1023) - 512) / 128);
     w.scale = 0.1171875f;
     tv_segment s = {0, 0, 200, 0};
     for (int b = 0; b < N_NAMES; b++) {
@@ -379,8 +399,15 @@ static void test_attention_refuses(void) {
     tv_err err = {0};
     tv_bf16 q[2 * 12] = {0}, k[2 * 12] = {0}, v[2 * 12] = {0}, out[2 * 12];
     tv_segment s = {0, 0, 1, 0};
-    const tv_attn_args good = {.q = q, .kv = {k, v, 1, 1, 2, 8}, .out = out, .segments = &s, .n_segments = 1, .M = 1, .H = 1,
-                               .scale = 1, .plan = {16, 16}};
+    const tv_attn_args good = {.q = q,
+                               .kv = {k, v, 1, 1, 2, 8},
+                               .out = out,
+                               .segments = &s,
+                               .n_segments = 1,
+                               .M = 1,
+                               .H = 1,
+                               .scale = 1,
+                               .plan = {16, 16}};
     for (int b = 0; b < N_NAMES; b++) {
         tv_status (*fn)(tv_dev *, const tv_attn_args *, tv_err *) = backend(names[b], 1, 1, 8)->run;
         CHECK_OK(fn(dev, &good, &err), &err);

@@ -1,5 +1,5 @@
-/* The row operations and log-probabilities of the CPU device: against plain references that round where docs/numerics.md says,
- * and scalar = vector code = any thread count, bit for bit. */
+/* The row operations and log-probabilities of the CPU device: against plain references that round where
+ * docs/numerics.md says, and scalar = vector code = any thread count, bit for bit. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -203,11 +203,12 @@ static void test_ops_rmsnorm(void) {
     close_all(&d);
 }
 
-/* Positions far out (N02), with and without q/k norm, several segments; every value against the rounding rule and against the
- * exact rotation; nothing but the step's own cache rows is written. */
+/* Positions far out (N02), with and without q/k norm, several segments; every value against the rounding rule and
+ * against the exact rotation; nothing but the step's own cache rows is written. */
 static void test_ops_rope(void) {
     static const int sizes[] = {8, 16, 24, 64, 128};
-    static const tv_segment segments[] = {{2, 3, 1, 15962}, {0, 0, 3, 254}, {1, 5, 1, 32767}, {3, 4, 1, 1000}, {4, 6, 30, 0}};
+    static const tv_segment segments[] = {
+        {2, 3, 1, 15962}, {0, 0, 3, 254}, {1, 5, 1, 32767}, {3, 4, 1, 1000}, {4, 6, 30, 0}};
     enum { N = 5, M = 36, H = 4, G = 2, SLOTS = 5, S = 32768 };
     devices d = open_all();
     tv_err err = {0};
@@ -230,8 +231,19 @@ static void test_ops_rope(void) {
             tv_bf16 *q = malloc(sizeof *q * M * H * (size_t)HS);
             /* Untouched pages of a zeroed allocation cost nothing: the cache is large and nearly all unwritten. */
             tv_bf16 *ck = calloc(cache, 2), *cv = calloc(cache, 2);
-            tv_rope_args a = {qkv, norm ? q_weight : NULL, norm ? k_weight : NULL, cos_table, sin_table, q,
-                              {ck, cv, SLOTS, G, S, HS}, segments, N, M, H, S, 1e-6f};
+            tv_rope_args a = {qkv,
+                              norm ? q_weight : NULL,
+                              norm ? k_weight : NULL,
+                              cos_table,
+                              sin_table,
+                              q,
+                              {ck, cv, SLOTS, G, S, HS},
+                              segments,
+                              N,
+                              M,
+                              H,
+                              S,
+                              1e-6f};
             CHECK_OK(tv_ops_cpu.rope(d.dev[k], &a, &err), &err);
             for (int n = 0; n < N && !first_q; n++)
                 for (int r = 0; r < segments[n].n_rows; r++) {
@@ -246,12 +258,14 @@ static void test_ops_rope(void) {
                         }
                         tv_bf16 normed[128];
                         if (norm) {
-                            tv_rmsnorm_args b = {(tv_bf16 *)x, NULL, h < H ? q_weight : k_weight, NULL, normed, 1, HS, 1e-6f};
+                            tv_rmsnorm_args b = {(tv_bf16 *)x, NULL, h < H ? q_weight : k_weight, NULL, normed, 1,
+                                                 HS,           1e-6f};
                             CHECK_OK(tv_ops_cpu.rmsnorm(d.dev[0], &b, &err), &err);
                             x = normed;
                         }
                         for (int j = 0; j < half; j++) {
-                            float c = value(cos_table[(size_t)p * half + j]), s = value(sin_table[(size_t)p * half + j]);
+                            float c = value(cos_table[(size_t)p * half + j]),
+                                  s = value(sin_table[(size_t)p * half + j]);
                             float u = value(x[j]), v = value(x[j + half]);
                             off |= got[j] != tv_bf16_from_f32(tv_round_bf16(u * c) + tv_round_bf16(-v * s));
                             off |= got[j + half] != tv_bf16_from_f32(tv_round_bf16(v * c) + tv_round_bf16(u * s));
@@ -322,9 +336,16 @@ typedef struct {
 } rows;
 
 static rows rows_new(int M, int V, int k) {
-    return (rows){M, V, k, malloc(sizeof(float) * M * (size_t)V), malloc(sizeof(float) * M * (size_t)k),
-                  malloc(sizeof(float) * (size_t)M), malloc(4 * (size_t)M), malloc(4 * (size_t)M * (size_t)k),
-                  malloc(4 * (size_t)M), malloc(4 * (size_t)M)};
+    return (rows){M,
+                  V,
+                  k,
+                  malloc(sizeof(float) * M * (size_t)V),
+                  malloc(sizeof(float) * M * (size_t)k),
+                  malloc(sizeof(float) * (size_t)M),
+                  malloc(4 * (size_t)M),
+                  malloc(4 * (size_t)M * (size_t)k),
+                  malloc(4 * (size_t)M),
+                  malloc(4 * (size_t)M)};
 }
 static void rows_free(rows *r) {
     free(r->logits), free(r->topk_logprobs), free(r->token_logprob);
@@ -336,8 +357,9 @@ static void rows_run(tv_dev *dev, rows *r, float temperature, const int32_t *sup
     memset(r->topk_ids, 0xca, 4 * r->M * (size_t)r->k);
     memset(r->token_logprob, 0xca, 4 * (size_t)r->M), memset(r->token_rank, 0xca, 4 * (size_t)r->M);
     memset(r->bad, 0xca, 4 * (size_t)r->M);
-    tv_logprobs_args a = {r->logits, suppressed, r->token, r->topk_ids, r->topk_logprobs, r->token_logprob, r->token_rank, r->bad,
-                          r->M, r->V, r->k, n_suppressed, temperature};
+    tv_logprobs_args a = {
+        r->logits, suppressed, r->token, r->topk_ids, r->topk_logprobs, r->token_logprob, r->token_rank,
+        r->bad,    r->M,       r->V,     r->k,        n_suppressed,     temperature};
     CHECK_OK(tv_ops_cpu.logprobs(dev, &a, &err), &err);
 }
 static int rows_differ(const rows *a, const rows *b) {
@@ -409,7 +431,10 @@ static void test_ops_logprobs(void) {
                 r.logits[j] = t % 2 ? (float)z : tv_round_bf16((float)z);
             }
             for (int m = 0; m < M; m++)
-                r.token[m] = first.token[m] = m == 0 ? -1 : m == 1 ? 0 : m == 2 ? V - 1 : (int)(tv_rng_next(&rng) % (unsigned)V);
+                r.token[m] = first.token[m] = m == 0   ? -1
+                                              : m == 1 ? 0
+                                              : m == 2 ? V - 1
+                                                       : (int)(tv_rng_next(&rng) % (unsigned)V);
             memcpy(first.logits, r.logits, sizeof(float) * M * (size_t)V);
             rows_run(d.dev[0], &first, temperatures[t], NULL, 0);
             for (int m = 0; m < M; m++) {
@@ -472,7 +497,8 @@ static void test_ops_sum_order(void) {
     }
 }
 
-/* Ties everywhere, descending and ascending rows, one finite logit, suppressed ids (repeated, and the best one), T near 0. */
+/* Ties everywhere, descending and ascending rows, one finite logit, suppressed ids (repeated, and the best one), T near
+ * 0. */
 static void test_ops_logprobs_ties(void) {
     devices d = open_all();
     for (int dev = 0; dev < d.n; dev++) {
@@ -511,8 +537,8 @@ static void test_ops_logprobs_ties(void) {
     close_all(&d);
 }
 
-/* M03, L07: one row of each kind side by side; the good rows have the bits they have alone. A NaN or +inf is found at every
- * index, whichever vector or tail it falls in, also where the id is suppressed. */
+/* M03, L07: one row of each kind side by side; the good rows have the bits they have alone. A NaN or +inf is found at
+ * every index, whichever vector or tail it falls in, also where the id is suppressed. */
 static void test_ops_logprobs_bad(void) {
     devices d = open_all();
     for (int dev = 0; dev < d.n; dev++) {
@@ -578,8 +604,9 @@ static uint64_t hash_bytes(uint64_t hash, const void *p, size_t n) {
     return hash;
 }
 
-/* The bits of another machine: what an x86-64 with AVX2 computed, aarch64 and baseline code must compute too. Inputs come from
- * integers; of the mathematical library only sqrtf (exact everywhere) and one f64 log per row, rounded to f32, take part. */
+/* The bits of another machine: what an x86-64 with AVX2 computed, aarch64 and baseline code must compute too. Inputs
+ * come from integers; of the mathematical library only sqrtf (exact everywhere) and one f64 log per row, rounded to
+ * f32, take part. */
 static void test_ops_bits_across_machines(void) {
     enum { M = 3, D = 172, H = 1, G = 1, V = 3001, K = 50 };
     static const uint64_t want[4] = {0x52795f752f9165a3, 0xfec9e23ce4b15ae9, 0xe9d764920bc442ce, 0x2887dfba15ab1912};
@@ -607,7 +634,8 @@ static void test_ops_bits_across_machines(void) {
         hash[2] = hash_bytes(hash[2], out, sizeof out);
         rows_run(d.dev[i], &r, 0.7f, NULL, 0);
         hash[3] = hash_bytes(hash[3], r.topk_logprobs, sizeof(float) * M * K);
-        hash[3] = hash_bytes(hash_bytes(hash[3], r.topk_ids, sizeof(int32_t) * M * K), r.token_logprob, sizeof(float) * M);
+        hash[3] =
+            hash_bytes(hash_bytes(hash[3], r.topk_ids, sizeof(int32_t) * M * K), r.token_logprob, sizeof(float) * M);
         for (int j = 0; j < 4; j++)
             if (!CHECK(hash[j] == want[j])) fprintf(stderr, "    %d: %#llx\n", j, (unsigned long long)hash[j]);
     }

@@ -1,4 +1,5 @@
-/* Sampling: the generator against its published vectors, the draw against its definition, and independence from the batch. */
+/* Sampling: the generator against its published vectors, the draw against its definition, and independence from the
+ * batch. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +69,8 @@ static void test_sample_frequencies(void) {
     tv_err err = {0};
     tv_dev *dev = open_dev(2);
     float row[K], *lp = malloc(sizeof *lp * N * K);
-    int32_t *ids = malloc(sizeof *ids * N * K), *position = calloc(N, sizeof *position), *token = malloc(sizeof *token * N);
+    int32_t *ids = malloc(sizeof *ids * N * K), *position = calloc(N, sizeof *position),
+            *token = malloc(sizeof *token * N);
     int64_t *trajectory = malloc(sizeof *trajectory * N);
     double mass = 0;
     for (int j = 0; j < K; j++) row[j] = (float)(-0.5 - 0.4 * j);
@@ -96,8 +98,8 @@ static void test_sample_frequencies(void) {
     tv_ops_cpu.close(dev);
 }
 
-/* M04: a draw depends on seed, trajectory and position alone: not on row, neighbours, batch size or threads; each of the three
- * changes it. */
+/* M04: a draw depends on seed, trajectory and position alone: not on row, neighbours, batch size or threads; each of
+ * the three changes it. */
 static void test_sample_neighbours(void) {
     enum { M = 64, K = 20 };
     tv_err err = {0};
@@ -107,7 +109,8 @@ static void test_sample_neighbours(void) {
     int32_t ids[M * K], position[M], token[M], again[M], alone;
     int64_t trajectory[M];
     for (int m = 0; m < M; m++) {
-        for (int j = 0; j < K; j++) lp[m * K + j] = (float)(-3 - 0.01 * j), ids[m * K + j] = (int)(tv_rng_next(&rng) % 100000);
+        for (int j = 0; j < K; j++)
+            lp[m * K + j] = (float)(-3 - 0.01 * j), ids[m * K + j] = (int)(tv_rng_next(&rng) % 100000);
         trajectory[m] = (int64_t)(tv_rng_next(&rng) >> 1);
         position[m] = (int)(tv_rng_next(&rng) % 500);
     }
@@ -134,7 +137,8 @@ static void test_sample_neighbours(void) {
     tv_ops_cpu.close(one), tv_ops_cpu.close(two);
 }
 
-/* A record without any probability gives -1 (logprobs has flagged its row), and does not disturb others; top_k is checked. */
+/* A record without any probability gives -1 (logprobs has flagged its row), and does not disturb others; top_k is
+ * checked. */
 static void test_sample_absent(void) {
     tv_err err = {0};
     tv_dev *dev = open_dev(1);

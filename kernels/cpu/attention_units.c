@@ -5,8 +5,8 @@
 
 static size_t round_up(size_t x, size_t to) { return (x + to - 1) / to * to; }
 
-/* The running threads' view of one call. Units are numbered segment by segment, then by tile of positions, then by kv head;
- * each thread takes the next number and walks its own cursor forward to it. */
+/* The running threads' view of one call. Units are numbered segment by segment, then by tile of positions, then by kv
+ * head; each thread takes the next number and walks its own cursor forward to it. */
 typedef struct {
     int segment;
     int64_t first; /* number of the segment's first unit */
@@ -40,11 +40,10 @@ int cpu_attn_unit_rows(const tv_attn_args *a, int max_rows) {
 
 tv_status cpu_attn_run(tv_dev *dev, const tv_attn_args *a, int max_rows, size_t floats, size_t stride,
                        void (*unit)(const cpu_attn_unit *u), tv_err *err) {
-    TV_TRY(tv_check_attn(a, err));
     const int G = a->kv.G, HS = a->kv.HS;
     if (HS % CPU_ATTN_HEAD_STEP || HS > CPU_ATTN_MAX_HEAD)
-        return TV_FAIL(err, TV_EUNSUPPORTED, "attention: HS=%d must be a multiple of %d, at most %d", HS, CPU_ATTN_HEAD_STEP,
-                       CPU_ATTN_MAX_HEAD);
+        return TV_FAIL(err, TV_EUNSUPPORTED, "attention: HS=%d must be a multiple of %d, at most %d", HS,
+                       CPU_ATTN_HEAD_STEP, CPU_ATTN_MAX_HEAD);
     const int rows = cpu_attn_unit_rows(a, max_rows), positions = rows / (a->H / G);
 
     int64_t units = 0;
@@ -57,7 +56,8 @@ tv_status cpu_attn_run(tv_dev *dev, const tv_attn_args *a, int max_rows, size_t 
     int threads = cpu_threads_for(dev, operations);
     if (threads > units) threads = (int)units;
 
-    size_t out_bytes = round_up((size_t)rows * sizeof(tv_bf16 *), 64), int_bytes = round_up((size_t)rows * sizeof(int), 64);
+    size_t out_bytes = round_up((size_t)rows * sizeof(tv_bf16 *), 64),
+           int_bytes = round_up((size_t)rows * sizeof(int), 64);
     size_t q_bytes = round_up((size_t)rows * HS * sizeof(float), 64), own_bytes = round_up(floats * sizeof(float), 64);
     size_t thread_bytes = out_bytes + 2 * int_bytes + q_bytes + own_bytes;
     void *scratch;
@@ -97,10 +97,11 @@ tv_status cpu_attn_run(tv_dev *dev, const tv_attn_args *a, int max_rows, size_t 
     return TV_OK;
 }
 
-tv_status cpu_attn_run_whole_rows(tv_dev *dev, const tv_attn_args *a, void (*unit)(const cpu_attn_unit *u), tv_err *err) {
+tv_status cpu_attn_run_whole_rows(tv_dev *dev, const tv_attn_args *a, void (*unit)(const cpu_attn_unit *u),
+                                  tv_err *err) {
     TV_TRY(tv_check_attn(a, err));
-    /* The scores of a unit should stay in the L2 cache. Scratch follows the cache's positions, not the step's longest row, so
-     * that it does not grow from step to step. */
+    /* The scores of a unit should stay in the L2 cache. Scratch follows the cache's positions, not the step's longest
+     * row, so that it does not grow from step to step. */
     const size_t cached = 64 << 10;
     int longest = 0;
     for (int i = 0; i < a->n_segments; i++) {
@@ -134,7 +135,8 @@ void cpu_attn_whole_rows(const cpu_attn_unit *u, void (*softmax)(float *s, int n
         }
         const tv_bf16 *v = u->v + (size_t)t * HS;
         const tv_bf16 *next = longest - t >= 2 * CPU_ATTN_KEYS ? v + (size_t)CPU_ATTN_KEYS * HS : NULL;
-        u->ops->values(s + first * ld + t, ld, u->tile_keys + first, rows - first, HS, v, acc + (size_t)first * HS, next);
+        u->ops->values(s + first * ld + t, ld, u->tile_keys + first, rows - first, HS, v, acc + (size_t)first * HS,
+                       next);
     }
     for (int r = 0; r < rows; r++) u->ops->finish(acc + (size_t)r * HS, 1.0f, u->out[r], HS);
 }
