@@ -19,9 +19,9 @@ static void run_split(const cpu_attn_unit *u, int first, int begin, int end, flo
     const size_t ld = u->stride;
     for (int r = first; r < rows; r++) m[r] = -INFINITY, sum[r] = 0;
     memset(acc + (size_t)first * HS, 0, (size_t)(rows - first) * HS * sizeof *acc);
-    for (int t = begin; t<end; t = end - t> tile ? t + tile : end) {
+    for (int t = begin, n; t < end; t += n) {
+        n = smaller(tile, end - t);
         while (u->n_keys[first] <= t) first++;
-        int n = smaller(tile, end - t);
         const tv_bf16 *k = u->k + (size_t)t * HS, *v = u->v + (size_t)t * HS;
         u->ops->scores(u->q + (size_t)first * HS, rows - first, HS, k, n, s + first * ld, ld, v);
         for (int r = first; r < rows; r++) {
@@ -41,9 +41,10 @@ static void unit(const cpu_attn_unit *u) {
     float *next_m = sum + rows, *next_sum = next_m + rows; /* [rows] f32 of the running split */
     float *s = next_sum + rows;                            /* [rows,stride] f32 */
     run_split(u, 0, 0, smaller(split, longest), m, sum, o, s);
-    for (int begin = split, first = 0; begin<longest; begin = longest - begin> split ? begin + split : longest) {
+    for (int begin = split, first = 0, n; begin < longest; begin += n) {
+        n = smaller(split, longest - begin);
         while (u->n_keys[first] <= begin) first++;
-        run_split(u, first, begin, longest - begin > split ? begin + split : longest, next_m, next_sum, acc, s);
+        run_split(u, first, begin, begin + n, next_m, next_sum, acc, s);
         for (int r = first; r < rows; r++)
             u->ops->merge(&m[r], &sum[r], o + (size_t)r * HS, next_m[r], next_sum[r], acc + (size_t)r * HS, HS);
     }
