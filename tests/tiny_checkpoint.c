@@ -178,11 +178,12 @@ void tiny_remove(tiny_checkpoint *c, const char *name) {
 
 /* f16 bits of a value that f16 holds exactly. */
 static uint16_t f16_exact(float f) {
-    uint32_t best = 0;
-    for (uint32_t h = 0; h < 0x10000; h++)
-        if (tv_f32_from_f16((uint16_t)h) == f) best = h;
-    TV_ASSERT(tv_f32_from_f16((uint16_t)best) == f);
-    return (uint16_t)best;
+    for (uint32_t h = 0; h < 0x10000; h++) {
+        float g = tv_f32_from_f16((uint16_t)h);
+        if (memcmp(&g, &f, sizeof f) == 0) return (uint16_t)h;
+    }
+    TV_ASSERT(!"f16 holds the value");
+    return 0;
 }
 
 void tiny_convert(tiny_tensor *t, tv_dtype dtype) {
