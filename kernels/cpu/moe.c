@@ -32,7 +32,7 @@ static void route(const tv_bf16 *logits, int E, int used, int norm, const int32_
         top += p[best];
         weights[i] = tv_bf16_from_f32(p[best]);
         p[E + i] = p[best];
-        p[best] = -1;
+        if (!given) p[best] = -1;
     }
     if (norm)
         for (int i = 0; i < used; i++) weights[i] = tv_bf16_from_f32(p[E + i] / top);
