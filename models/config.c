@@ -199,7 +199,7 @@ static tv_status read_sizes(const cJSON *root, const char *name, tv_config *c, t
                        c->head_size, MAX_WIDTH);
     double eps = 0;
     int found;
-    TV_TRY(may_number(root, name, "rms_norm_eps", 0, 1, &eps, &found, err));
+    TV_TRY(may_number(root, name, "rms_norm_eps", 1e-20, 1, &eps, &found, err));
     if (!found) return TV_FAIL(err, TV_EFORMAT, "%s: rms_norm_eps is missing", name);
     c->rms_eps = (float)eps;
     return TV_OK;
