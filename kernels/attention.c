@@ -52,15 +52,17 @@ tv_status tv_attn_choose(const tv_attn_limits *limits, const char *name, const t
         const char *why = NULL;
         int can = backends[i]->supports(limits, &why);
         size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s%s (%s)", used ? ", " : "", backends[i]->name, can ? "available" : why);
+        snprintf(list + used, sizeof list - used, "%s%s (%s)", used ? ", " : "", backends[i]->name,
+                 can ? "available" : why);
     }
     if (!*list) snprintf(list, sizeof list, "none");
     int known = any;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i].name, name)) known = 1, reason = reason ? reason : names[i].needs;
     if (!known)
-        return TV_FAIL(err, TV_EARG, "attention backend %s is unknown; on device %s there are: auto, %s", name, limits->device,
-                       list);
-    return TV_FAIL(err, TV_EUNSUPPORTED, "attention backend %s %s (H=%d, G=%d, HS=%d); on device %s there are: %s", name,
-                   reason ? reason : "does not exist on this device", limits->H, limits->G, limits->HS, limits->device, list);
+        return TV_FAIL(err, TV_EARG, "attention backend %s is unknown; on device %s there are: auto, %s", name,
+                       limits->device, list);
+    return TV_FAIL(err, TV_EUNSUPPORTED, "attention backend %s %s (H=%d, G=%d, HS=%d); on device %s there are: %s",
+                   name, reason ? reason : "does not exist on this device", limits->H, limits->G, limits->HS,
+                   limits->device, list);
 }

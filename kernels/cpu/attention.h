@@ -10,11 +10,11 @@ enum {
     CPU_ATTN_HEAD_STEP = 8,  /* head sizes are multiples of this ... */
     CPU_ATTN_MAX_HEAD = 256, /* ... up to this */
     CPU_ATTN_ROWS = 32,      /* query rows (positions x heads of one kv head) of a unit, unless one position has more */
-    CPU_ATTN_KEYS = 64       /* keys that a unit passes all its rows over before it goes on: they stay in the L1 cache */
+    CPU_ATTN_KEYS = 64 /* keys that a unit passes all its rows over before it goes on: they stay in the L1 cache */
 };
 
-/* Some positions of one segment with all query heads of one kv head, so that its keys and values are read once. Rows are
- * ordered by position, then head. */
+/* Some positions of one segment with all query heads of one kv head, so that its keys and values are read once. Rows
+ * are ordered by position, then head. */
 typedef struct {
     const tv_attn_args *a;
     const cpu_ops_isa *ops;
@@ -28,9 +28,9 @@ typedef struct {
     tv_bf16 **out;     /* [rows] each to [HS] bf16 */
 } cpu_attn_unit;
 
-/* Checks a, then computes every unit of the step with `unit` on the device's threads. max_rows: most rows of a unit (a unit
- * always holds at least one position with all its heads); floats: scratch of a unit; stride: handed to the units. A row's
- * result must not depend on what else its unit holds. */
+/* Computes every unit of a checked step with `unit` on the device's threads. max_rows: most rows of a unit (a
+ * unit always holds at least one position with all its heads); floats: scratch of a unit; stride: handed to the units.
+ * A row's result must not depend on what else its unit holds. */
 TV_NODISCARD tv_status cpu_attn_run(tv_dev *dev, const tv_attn_args *a, int max_rows, size_t floats, size_t stride,
                                     void (*unit)(const cpu_attn_unit *u), tv_err *err);
 /* Most rows that a unit has under max_rows. */

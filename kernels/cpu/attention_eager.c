@@ -1,5 +1,5 @@
-/* The eager backend: the separate operations of a framework, each rounding what it returns to bf16: scores, scaled scores,
- * probabilities (softmax itself in f32), output. */
+/* The eager backend: the separate operations of a framework, each rounding what it returns to bf16: scores, scaled
+ * scores, probabilities (softmax itself in f32), output. */
 #include "kernels/cpu/attention.h"
 
 static void unit(const cpu_attn_unit *u) { cpu_attn_whole_rows(u, u->ops->softmax_eager); }

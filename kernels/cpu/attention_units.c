@@ -5,8 +5,8 @@
 
 static size_t round_up(size_t x, size_t to) { return (x + to - 1) / to * to; }
 
-/* The running threads' view of one call. Units are numbered segment by segment, then by tile of positions, then by kv head;
- * each thread takes the next number and walks its own cursor forward to it. */
+/* The running threads' view of one call. Units are numbered segment by segment, then by tile of positions, then by kv
+ * head; each thread takes the next number and walks its own cursor forward to it. */
 typedef struct {
     int segment;
     int64_t first; /* number of the segment's first unit */
@@ -40,11 +40,10 @@ int cpu_attn_unit_rows(const tv_attn_args *a, int max_rows) {
 
 tv_status cpu_attn_run(tv_dev *dev, const tv_attn_args *a, int max_rows, size_t floats, size_t stride,
                        void (*unit)(const cpu_attn_unit *u), tv_err *err) {
-    TV_TRY(tv_check_attn(a, err));
     const int G = a->kv.G, HS = a->kv.HS;
     if (HS % CPU_ATTN_HEAD_STEP || HS > CPU_ATTN_MAX_HEAD)
-        return TV_FAIL(err, TV_EUNSUPPORTED, "attention: HS=%d must be a multiple of %d, at most %d", HS, CPU_ATTN_HEAD_STEP,
-                       CPU_ATTN_MAX_HEAD);
+        return TV_FAIL(err, TV_EUNSUPPORTED, "attention: HS=%d must be a multiple of %d, at most %d", HS,
+                       CPU_ATTN_HEAD_STEP, CPU_ATTN_MAX_HEAD);
     const int rows = cpu_attn_unit_rows(a, max_rows), positions = rows / (a->H / G);
 
     int64_t units = 0;
@@ -57,7 +56,8 @@ tv_status cpu_attn_run(tv_dev *dev, const tv_attn_args *a, int max_rows, size_t 
     int threads = cpu_threads_for(dev, operations);
     if (threads > units) threads = (int)units;
 
-    size_t out_bytes = round_up((size_t)rows * sizeof(tv_bf16 *), 64), int_bytes = round_up((size_t)rows * sizeof(int), 64);
+    size_t out_bytes = round_up((size_t)rows * sizeof(tv_bf16 *), 64),
+           int_bytes = round_up((size_t)rows * sizeof(int), 64);
     size_t q_bytes = round_up((size_t)rows * HS * sizeof(float), 64), own_bytes = round_up(floats * sizeof(float), 64);
     size_t thread_bytes = out_bytes + 2 * int_bytes + q_bytes + own_bytes;
     void *scratch;
@@ -97,10 +97,11 @@ tv_status cpu_attn_run(tv_dev *dev, const tv_attn_args *a, int max_rows, size_t 
     return TV_OK;
 }
 
-tv_status cpu_attn_run_whole_rows(tv_dev *dev, const tv_attn_args *a, void (*unit)(const cpu_attn_unit *u), tv_err *err) {
+tv_status cpu_attn_run_whole_rows(tv_dev *dev, const tv_attn_args *a, void (*unit)(const cpu_attn_unit *u),
+                                  tv_err *err) {
     TV_TRY(tv_check_attn(a, err));
-    /* The scores of a unit should stay in the L2 cache. Scratch follows the cache's positions, not the step's longest row, so
-     * that it does not grow from step to step. */
+    /* The scores of a unit should stay in the L2 cache. Scratch follows the cache's positions, not the step's longest
+     * row, so that it does not grow from step to step. */
     const size_t cached = 64 << 10;
     int longest = 0;
     for (int i = 0; i < a->n_segments; i++) {
@@ -121,7 +122,8 @@ void cpu_attn_whole_rows(const cpu_attn_unit *u, void (*softmax)(float *s, int n
     for (int t = 0, first = 0; t < longest; t += CPU_ATTN_KEYS) {
         while (u->n_keys[first] <= t) first++;
         int n = longest - t < CPU_ATTN_KEYS ? longest - t : CPU_ATTN_KEYS;
-        u->ops->scores(u->q + (size_t)first * HS, rows - first, HS, u->k + (size_t)t * HS, n, s + first * ld + t, ld);
+        const tv_bf16 *k = u->k + (size_t)t * HS, *next = longest - t >= 2 * n ? k + (size_t)n * HS : NULL;
+        u->ops->scores(u->q + (size_t)first * HS, rows - first, HS, k, n, s + first * ld + t, ld, next);
     }
     for (int r = 0; r < rows; r++) softmax(s + r * ld, u->n_keys[r], u->a->scale);
     memset(acc, 0, (size_t)rows * HS * sizeof *acc);
@@ -131,8 +133,10 @@ void cpu_attn_whole_rows(const cpu_attn_unit *u, void (*softmax)(float *s, int n
             int n = u->n_keys[r] - t;
             u->tile_keys[r] = n < CPU_ATTN_KEYS ? n : CPU_ATTN_KEYS;
         }
-        u->ops->values(s + first * ld + t, ld, u->tile_keys + first, rows - first, HS, u->v + (size_t)t * HS,
-                       acc + (size_t)first * HS);
+        const tv_bf16 *v = u->v + (size_t)t * HS;
+        const tv_bf16 *next = longest - t >= 2 * CPU_ATTN_KEYS ? v + (size_t)CPU_ATTN_KEYS * HS : NULL;
+        u->ops->values(s + first * ld + t, ld, u->tile_keys + first, rows - first, HS, v, acc + (size_t)first * HS,
+                       next);
     }
     for (int r = 0; r < rows; r++) u->ops->finish(acc + (size_t)r * HS, 1.0f, u->out[r], HS);
 }

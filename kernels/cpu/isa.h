@@ -1,5 +1,6 @@
-/* The vector kernels of all operations but the matrix products, once per instruction set (isa_scalar.c, isa_avx2.c), with
- * equal bits: each is written once on the lanes of vec.h. Entries work on one row or block and allocate nothing. */
+/* The vector kernels of all operations but the matrix products, once per instruction set (isa_scalar.c, isa_avx2.c),
+ * with equal bits: each is written once on the lanes of vec.h. Entries work on one row or block and allocate nothing.
+ */
 #ifndef TV_CPU_ISA_H
 #define TV_CPU_ISA_H
 
@@ -24,25 +25,29 @@ typedef struct {
     /* out [F] bf16 = round(round(silu(gate)) * up); gate, up [F] bf16. */
     void (*swiglu)(const tv_bf16 *gate, const tv_bf16 *up, tv_bf16 *out, int F);
 
-    /* One pass over logits [V] f32: the k largest, descending, ties by lowest id, into top [k] f32 and ids [k] i32 (only the
-     * first n are written); token: whose rank is counted, or -1. */
+    /* One pass over logits [V] f32: the k largest, descending, ties by lowest id, into top [k] f32 and ids [k] i32
+     * (only the first n are written); token: whose rank is counted, or -1. */
     cpu_scan (*scan)(const float *logits, int V, int k, int token, float *top, int32_t *ids);
     /* Sum over the row of exp((logit - max) / temperature), pairwise in the order of docs/numerics.md. */
     float (*sum_exp)(const float *logits, int V, float max, float temperature);
 
     /* x [n] bf16 to out [n] f32; n a multiple of 8. */
     void (*widen)(const tv_bf16 *x, float *out, int n);
-    /* s [rows,ld] f32: dot products of q [rows,HS] f32 with k [keys,HS] bf16; HS a multiple of 8. */
-    void (*scores)(const float *q, int rows, int HS, const tv_bf16 *k, int keys, float *s, size_t ld);
-    /* acc [rows,HS] f32 += p[r][j] * v[j] for j = 0 .. n_keys[r]-1, one fmaf chain per element; p [rows,ld] f32, v [keys,HS] bf16
-     * (keys past n_keys[r] are not touched for row r). */
-    void (*values)(const float *p, size_t ld, const int *n_keys, int rows, int HS, const tv_bf16 *v, float *acc);
-    /* Softmax of one whole row s [n] f32 in place; s has room for n rounded up to 8. math: all in f32. eager: scores rounded to
-     * bf16, scaled and rounded; probabilities rounded to bf16 values. */
+    /* s [rows,ld] f32: dot products of q [rows,HS] f32 with k [keys,HS] bf16; HS a multiple of 8. next: [keys,HS] bf16
+     * to fetch into the cache meanwhile, or NULL (here and below). */
+    void (*scores)(const float *q, int rows, int HS, const tv_bf16 *k, int keys, float *s, size_t ld,
+                   const tv_bf16 *next);
+    /* acc [rows,HS] f32 += p[r][j] * v[j] for j = 0 .. n_keys[r]-1, one fmaf chain per element; p [rows,ld] f32, v
+     * [keys,HS] bf16 (keys past n_keys[r] are not touched for row r). next: [n_keys[0],HS] bf16. */
+    void (*values)(const float *p, size_t ld, const int *n_keys, int rows, int HS, const tv_bf16 *v, float *acc,
+                   const tv_bf16 *next);
+    /* Softmax of one whole row s [n] f32 in place; s has room for n rounded up to 8. math: all in f32. eager: scores
+     * rounded to bf16, scaled and rounded; probabilities rounded to bf16 values. */
     void (*softmax_math)(float *s, int n, float scale);
     void (*softmax_eager)(float *s, int n, float scale);
-    /* One tile of the online softmax: s [n] f32 (room for n rounded up to 8) becomes exp(scale s - m') rounded to bf16 values, with
-     * m' = max(*m, tile); *sum = fmaf(*sum, e^(m - m'), sum of the unrounded); *m = m'; acc [HS] f32 *= e^(m - m'). */
+    /* One tile of the online softmax: s [n] f32 (room for n rounded up to 8) becomes exp(scale s - m') rounded to bf16
+     * values, with m' = max(*m, tile); *sum = fmaf(*sum, e^(m - m'), sum of the unrounded); *m = m'; acc [HS] f32 *=
+     * e^(m - m'). */
     void (*softmax_tile)(float *s, int n, float scale, float *m, float *sum, float *acc, int HS);
     /* Merges the next split into (m, sum, o [HS]): both scaled to the larger maximum, then added. */
     void (*merge)(float *m, float *sum, float *o, float next_m, float next_sum, const float *next_o, int HS);

@@ -12,8 +12,8 @@ static void widen_row(const tv_bf16 *x, float *out, int n) {
     for (int i = 0; i < n; i += VEC_LANES) v8_store(out + i, v8_load_bf16(x + i));
 }
 
-/* R rows against K keys, R * K <= 8: each score is 8 fmaf chains over the head (lane i takes elements i, i + 8, ...), then
- * v8_sum. Eight accumulators keep both multiply-add units busy. */
+/* R rows against K keys, R * K <= 8: each score is 8 fmaf chains over the head (lane i takes elements i, i + 8, ...),
+ * then v8_sum. Eight accumulators keep both multiply-add units busy. */
 VEC_FN void scores_block(const float *q, int R, int HS, const tv_bf16 *k, int K, float *s, size_t ld) {
     v8 acc[8];
     ATTN_UNROLL
@@ -25,6 +25,7 @@ VEC_FN void scores_block(const float *q, int R, int HS, const tv_bf16 *k, int K,
         ATTN_UNROLL
         for (int r = 0; r < R; r++) {
             v8 x = v8_load(q + (size_t)r * HS + d);
+            VEC_PIN(x);
             ATTN_UNROLL
             for (int j = 0; j < K; j++) acc[r * K + j] = v8_fma(x, key[j], acc[r * K + j]);
         }
@@ -34,14 +35,28 @@ VEC_FN void scores_block(const float *q, int R, int HS, const tv_bf16 *k, int K,
     for (int r = 0; r < R; r++) memcpy(s + r * ld, sums + r * K, (size_t)K * sizeof *s);
 }
 
+/* Asks for the cache lines of n elements. Keys and values of a decode step come from memory, and one stream alone,
+ * asked for in time, is read at the memory's speed. */
+VEC_FN void fetch(const tv_bf16 *p, int n) {
+    for (int i = 0; i < n; i += 32) __builtin_prefetch(p + i);
+}
+
 #define SCORES_ROWS(R, K)                                                                                              \
     do {                                                                                                               \
         int j = 0;                                                                                                     \
-        for (; j + (K) <= keys; j += (K)) scores_block(q, R, HS, k + (size_t)j * HS, K, s + j, ld);                    \
-        for (; j < keys; j++) scores_block(q, R, HS, k + (size_t)j * HS, 1, s + j, ld);                                \
+        for (; j + (K) <= keys; j += (K)) {                                                                            \
+            if (next) fetch(next + (size_t)j * HS, (K)*HS);                                                            \
+            scores_block(q, R, HS, k + (size_t)j * HS, K, s + j, ld);                                                  \
+        }                                                                                                              \
+        for (; j < keys; j++) {                                                                                        \
+            if (next) fetch(next + (size_t)j * HS, HS);                                                                \
+            scores_block(q, R, HS, k + (size_t)j * HS, 1, s + j, ld);                                                  \
+        }                                                                                                              \
+        next = NULL;                                                                                                   \
     } while (0)
 
-static void attn_scores(const float *q, int rows, int HS, const tv_bf16 *k, int keys, float *s, size_t ld) {
+static void attn_scores(const float *q, int rows, int HS, const tv_bf16 *k, int keys, float *s, size_t ld,
+                        const tv_bf16 *next) {
     for (; rows >= 4; rows -= 4, q += (size_t)4 * HS, s += 4 * ld) SCORES_ROWS(4, 2);
     if (rows == 3) SCORES_ROWS(3, 2);
     if (rows == 2) SCORES_ROWS(2, 4);
@@ -49,13 +64,14 @@ static void attn_scores(const float *q, int rows, int HS, const tv_bf16 *k, int 
 }
 
 /* Keys from .. to-1 for R rows and N vectors of the head. */
-VEC_FN void values_block(const float *p, size_t ld, int R, int from, int to, int HS, const tv_bf16 *v, int N, float *acc) {
+VEC_FN void values_block(const float *p, size_t ld, int R, int from, int to, int HS, const tv_bf16 *v, int N,
+                         float *acc, const tv_bf16 *next, int next_n) {
     v8 a[4][8];
     ATTN_UNROLL
-    for (int r = 0; r < R; r++)
-        ATTN_UNROLL
-        for (int n = 0; n < N; n++) a[r][n] = v8_load(acc + (size_t)r * HS + n * VEC_LANES);
+    for (int r = 0; r < R; r++) ATTN_UNROLL
+    for (int n = 0; n < N; n++) a[r][n] = v8_load(acc + (size_t)r * HS + n * VEC_LANES);
     for (int j = from; j < to; j++) {
+        if (next) fetch(next + (size_t)j * next_n, next_n);
         v8 value[8];
         ATTN_UNROLL
         for (int n = 0; n < N; n++) value[n] = v8_load_bf16(v + (size_t)j * HS + n * VEC_LANES);
@@ -67,19 +83,22 @@ VEC_FN void values_block(const float *p, size_t ld, int R, int from, int to, int
         }
     }
     ATTN_UNROLL
-    for (int r = 0; r < R; r++)
-        ATTN_UNROLL
-        for (int n = 0; n < N; n++) v8_store(acc + (size_t)r * HS + n * VEC_LANES, a[r][n]);
+    for (int r = 0; r < R; r++) ATTN_UNROLL
+    for (int n = 0; n < N; n++) v8_store(acc + (size_t)r * HS + n * VEC_LANES, a[r][n]);
 }
 
+/* The stripes of the head share the fetching: the one from d on takes elements to * d .. of next. */
+#define NEXT (next ? next + (size_t)to * d : NULL)
 #define VALUES_ROWS(R, N)                                                                                              \
     do {                                                                                                               \
         int d = 0;                                                                                                     \
-        for (; d + (N) * VEC_LANES <= HS; d += (N) * VEC_LANES) values_block(p, ld, R, from, to, HS, v + d, N, acc + d); \
-        for (; d < HS; d += VEC_LANES) values_block(p, ld, R, from, to, HS, v + d, 1, acc + d);                        \
+        for (; d + (N)*VEC_LANES <= HS; d += (N)*VEC_LANES)                                                            \
+            values_block(p, ld, R, from, to, HS, v + d, N, acc + d, NEXT, (N)*VEC_LANES);                              \
+        for (; d < HS; d += VEC_LANES) values_block(p, ld, R, from, to, HS, v + d, 1, acc + d, NEXT, VEC_LANES);       \
     } while (0)
 
-static void values_range(const float *p, size_t ld, int rows, int from, int to, int HS, const tv_bf16 *v, float *acc) {
+static void values_range(const float *p, size_t ld, int rows, int from, int to, int HS, const tv_bf16 *v, float *acc,
+                         const tv_bf16 *next) {
     if (from >= to) return;
     if (rows == 4) VALUES_ROWS(4, 2);
     if (rows == 3) VALUES_ROWS(3, 2);
@@ -87,16 +106,17 @@ static void values_range(const float *p, size_t ld, int rows, int from, int to, 
     if (rows == 1) VALUES_ROWS(1, 8);
 }
 
-/* Rows of a block share the keys that all of them see; the rest is added row by row, so that no row multiplies a zero weight
- * with a key it must not see (which may hold anything). */
-static void attn_values(const float *p, size_t ld, const int *n_keys, int rows, int HS, const tv_bf16 *v, float *acc) {
-    for (int r = 0; r < rows; r += 4) {
+/* Rows of a block share the keys that all of them see; the rest is added row by row, so that no row multiplies a zero
+ * weight with a key it must not see (which may hold anything). */
+static void attn_values(const float *p, size_t ld, const int *n_keys, int rows, int HS, const tv_bf16 *v, float *acc,
+                        const tv_bf16 *next) {
+    for (int r = 0; r < rows; r += 4, next = NULL) {
         int block = rows - r < 4 ? rows - r : 4, common = n_keys[r];
         for (int i = 1; i < block; i++)
             if (n_keys[r + i] < common) common = n_keys[r + i];
-        values_range(p + r * ld, ld, block, 0, common, HS, v, acc + (size_t)r * HS);
+        values_range(p + r * ld, ld, block, 0, common, HS, v, acc + (size_t)r * HS, next);
         for (int i = r; i < r + block; i++)
-            values_range(p + i * ld, ld, 1, common, n_keys[i], HS, v, acc + (size_t)i * HS);
+            values_range(p + i * ld, ld, 1, common, n_keys[i], HS, v, acc + (size_t)i * HS, NULL);
     }
 }
 

@@ -38,7 +38,8 @@ VEC_FN void scan_range(scan_state *s, int from, int to, float token, int count) 
             v8 x = v8_load(s->logits + i + c * VEC_LANES);
             keep |= v8_bits_greater(x, threshold) << c * VEC_LANES;
             bad |= v8_bits_not_less(x, inf);
-            if (count) above |= (count == 1 ? v8_bits_at_least(x, of_token) : v8_bits_greater(x, of_token)) << c * VEC_LANES;
+            if (count)
+                above |= (count == 1 ? v8_bits_at_least(x, of_token) : v8_bits_greater(x, of_token)) << c * VEC_LANES;
         }
         if (count) s->above += __builtin_popcount(above);
         s->bad |= bad != 0;
@@ -63,9 +64,9 @@ static cpu_scan scan_logits(const float *logits, int V, int k, int token, float 
     return (cpu_scan){.n = s.n, .rank = s.above, .bad = s.bad};
 }
 
-/* Blocks of 512 logits: element i joins chain (i / 8) % 4 in lane i % 8. Block sums are added in adjacent pairs, then pairs of
- * pairs, an odd one moving up unchanged: `level` keeps the finished left parts, bit b of the block count saying that
- * level[b] holds 2^b blocks. */
+/* Blocks of 512 logits: element i joins chain (i / 8) % 4 in lane i % 8. Block sums are added in adjacent pairs, then
+ * pairs of pairs, an odd one moving up unchanged: `level` keeps the finished left parts, bit b of the block count
+ * saying that level[b] holds 2^b blocks. */
 static float sum_exp(const float *logits, int V, float max, float temperature) {
     enum { BLOCK = 512, LEVELS = 24 };
     float level[LEVELS];

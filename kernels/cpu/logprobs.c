@@ -1,8 +1,8 @@
 /* Log-softmax with temperature, its top k, and a given token's value and rank.
  *
- * With m the largest logit, log p_i = (z_i - m) / T - log(sum over j of exp((z_j - m) / T)): the difference first, because it
- * is exact or nearly so where probabilities matter. Order and rank compare logits, so that they are those of the exact
- * log-probabilities; two logits whose log-probabilities round to the same number keep their order. */
+ * With m the largest logit, log p_i = (z_i - m) / T - log(sum over j of exp((z_j - m) / T)): the difference first,
+ * because it is exact or nearly so where probabilities matter. Order and rank compare logits, so that they are those of
+ * the exact log-probabilities; two logits whose log-probabilities round to the same number keep their order. */
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
@@ -11,9 +11,9 @@
 static const float GREEDY_BELOW = 1e-6f; /* temperatures that count as 0 */
 
 static void one_row(const cpu_ops_isa *ops, const tv_logprobs_args *a, int m) {
-    float *z = a->logits + (size_t)m * a->V;                   /* [V] f32 */
-    float *top = a->topk_logprobs + (size_t)m * a->k;          /* [k] f32 */
-    int32_t *ids = a->topk_ids + (size_t)m * a->k;             /* [k] i32 */
+    float *z = a->logits + (size_t)m * a->V;          /* [V] f32 */
+    float *top = a->topk_logprobs + (size_t)m * a->k; /* [k] f32 */
+    int32_t *ids = a->topk_ids + (size_t)m * a->k;    /* [k] i32 */
     const int32_t token = a->token ? a->token[m] : -1;
     int bad = 0;
     /* Looked at before they are overwritten: a NaN is a fault wherever it stands. (Already -inf when ids repeat.) */
@@ -51,8 +51,8 @@ tv_status cpu_logprobs(tv_dev *dev, const tv_logprobs_args *a, tv_err *err) {
     if (a->token)
         for (int m = 0; m < a->M; m++)
             if (a->token[m] < -1 || a->token[m] >= a->V)
-                return TV_FAIL(err, TV_EARG, "logprobs: token %d of row %d is not in 0 .. %d, or -1 for none", a->token[m], m,
-                               a->V - 1);
+                return TV_FAIL(err, TV_EARG, "logprobs: token %d of row %d is not in 0 .. %d, or -1 for none",
+                               a->token[m], m, a->V - 1);
     const cpu_ops_isa *ops = cpu_ops_for(dev);
     int threads = cpu_threads_for(dev, 8.0 * a->M * a->V);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)

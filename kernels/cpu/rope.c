@@ -1,5 +1,5 @@
-/* From the fused projection's rows: q and k normalised per head (where the model has weights for it) and turned by their
- * positions, v copied; k and v go to the cache. */
+/* From the fused projection's rows: q and k normalised per head (where the model has weights for it) and turned by
+ * their positions, v copied; k and v go to the cache. */
 #include <string.h>
 
 #include "kernels/cpu/attention.h"
@@ -22,8 +22,7 @@ static void one_row(const cpu_ops_isa *ops, const tv_rope_args *a, const tv_segm
     const int H = a->H, G = a->kv.G, HS = a->kv.HS, pos = s->pos + j;
     const size_t row = (size_t)s->row + j;
     const tv_bf16 *x = a->qkv + row * (H + 2 * (size_t)G) * HS; /* [H+2G,HS] bf16 */
-    for (int h = 0; h < H; h++)
-        one_head(ops, a, x + (size_t)h * HS, a->q_weight, pos, a->q + (row * H + h) * HS);
+    for (int h = 0; h < H; h++) one_head(ops, a, x + (size_t)h * HS, a->q_weight, pos, a->q + (row * H + h) * HS);
     for (int g = 0; g < G; g++) {
         size_t at = (((size_t)s->slot * G + g) * a->kv.S + pos) * HS;
         one_head(ops, a, x + ((size_t)H + g) * HS, a->k_weight, pos, a->kv.k + at);
@@ -43,7 +42,8 @@ tv_status cpu_rope(tv_dev *dev, const tv_rope_args *a, tv_err *err) {
         int64_t from = (int64_t)a->M * part / threads, to = (int64_t)a->M * (part + 1) / threads, first = 0;
         for (int i = 0; i < a->n_segments && first < to; first += a->segments[i].n_rows, i++) {
             const tv_segment *s = &a->segments[i];
-            int j = from > first ? (int)(from - first) : 0, end = to - first < s->n_rows ? (int)(to - first) : s->n_rows;
+            int j = from > first ? (int)(from - first) : 0,
+                end = to - first < s->n_rows ? (int)(to - first) : s->n_rows;
             for (; j < end; j++) one_row(ops, a, s, j);
         }
     }

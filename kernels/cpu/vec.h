@@ -1,7 +1,7 @@
-/* Eight f32 lanes, with the same bits on every machine: AVX2 where the file is compiled for it, else pairs of 4-lane vectors
- * that the compiler maps to the baseline (NEON on aarch64). Only operations with one IEEE result are offered (add, sub, mul,
- * div, fused multiply-add, compares, shifts of bits); sums across lanes have one order; exp is a fixed polynomial. What a
- * lane holds for a NaN beyond "a NaN" is not specified. */
+/* Eight f32 lanes, with the same bits on every machine: AVX2 where the file is compiled for it, else pairs of 4-lane
+ * vectors that the compiler maps to the baseline (NEON on aarch64). Only operations with one IEEE result are offered
+ * (add, sub, mul, div, fused multiply-add, compares, shifts of bits); sums across lanes have one order; exp is a fixed
+ * polynomial. What a lane holds for a NaN beyond "a NaN" is not specified. */
 #ifndef TV_CPU_VEC_H
 #define TV_CPU_VEC_H
 
@@ -16,6 +16,13 @@
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
+#endif
+
+/* Keeps a loaded vector in a register, where the compiler would rather load it again at each use. */
+#if defined(CPU_VEC_AVX2)
+#define VEC_PIN(x) __asm__("" : "+x"(x))
+#else
+#define VEC_PIN(x) (void)(x)
 #endif
 
 #define VEC_FN static inline __attribute__((always_inline, unused))
@@ -42,7 +49,8 @@ VEC_FN v8 v8_zero_where_less(v8 a, v8 x, float limit) {
 VEC_FN v8 v8_select_negative(v8 x, v8 a, v8 b) { return _mm256_blendv_ps(b, a, x); }
 VEC_FN v8 v8_neg_abs(v8 a) { return _mm256_or_ps(a, _mm256_set1_ps(-0.0f)); }
 VEC_FN v8 v8_pow2(v8 t) {
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_slli_epi32(_mm256_castps_si256(t), 23), _mm256_set1_epi32(0x3f800000)));
+    return _mm256_castsi256_ps(
+        _mm256_add_epi32(_mm256_slli_epi32(_mm256_castps_si256(t), 23), _mm256_set1_epi32(0x3f800000)));
 }
 VEC_FN unsigned v8_bits_greater(v8 a, v8 b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)); }
 VEC_FN unsigned v8_bits_at_least(v8 a, v8 b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)); }
@@ -178,16 +186,19 @@ VEC_FN float v8_sum(v8 a) {
 /* Lane i of the result = v8_sum(a[i]), in the same order. */
 VEC_FN v8 v8_sum_each(const v8 a[8]) {
 #ifdef CPU_VEC_AVX2
-#define VEC_HALVES(i) _mm256_add_ps(_mm256_permute2f128_ps(a[i], a[i + 4], 0x20), _mm256_permute2f128_ps(a[i], a[i + 4], 0x31))
+#define VEC_HALVES(i)                                                                                                  \
+    _mm256_add_ps(_mm256_permute2f128_ps(a[i], a[i + 4], 0x20), _mm256_permute2f128_ps(a[i], a[i + 4], 0x31))
     __m256d x0 = _mm256_castps_pd(VEC_HALVES(0)), x1 = _mm256_castps_pd(VEC_HALVES(1));
     __m256d x2 = _mm256_castps_pd(VEC_HALVES(2)), x3 = _mm256_castps_pd(VEC_HALVES(3));
 #undef VEC_HALVES
-#define VEC_PAIRS(x, y) _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)))
+#define VEC_PAIRS(x, y)                                                                                                \
+    _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)))
     __m256 y01 = VEC_PAIRS(x0, x1), y23 = VEC_PAIRS(x2, x3);
 #undef VEC_PAIRS
     return _mm256_add_ps(_mm256_shuffle_ps(y01, y23, 0x88), _mm256_shuffle_ps(y01, y23, 0xdd));
 #else
-    return (v8){{v8_sum(a[0]), v8_sum(a[1]), v8_sum(a[2]), v8_sum(a[3])}, {v8_sum(a[4]), v8_sum(a[5]), v8_sum(a[6]), v8_sum(a[7])}};
+    return (v8){{v8_sum(a[0]), v8_sum(a[1]), v8_sum(a[2]), v8_sum(a[3])},
+                {v8_sum(a[4]), v8_sum(a[5]), v8_sum(a[6]), v8_sum(a[7])}};
 #endif
 }
 
@@ -200,9 +211,9 @@ VEC_FN float v8_max_lane(v8 a) {
     return m;
 }
 
-/* e^x for x <= 88: below ln 2^-126 exactly 0 (no denormals), exp(0) exactly 1, NaN stays NaN. x = n ln2 + r with n the nearest
- * integer, ln2 in two parts, a polynomial of degree 7 in r with fused multiply-adds (coefficients: Cephes expf), times 2^n.
- * Error: docs/numerics.md. */
+/* e^x for x <= 88: below ln 2^-126 exactly 0 (no denormals), exp(0) exactly 1, NaN stays NaN. x = n ln2 + r with n the
+ * nearest integer, ln2 in two parts, a polynomial of degree 7 in r with fused multiply-adds (coefficients: Cephes
+ * expf), times 2^n. Error: docs/numerics.md. */
 VEC_FN v8 v8_exp(v8 x) {
     const v8 magic = v8_set1(12582912.0f); /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
     v8 t = v8_fma(x, v8_set1(1.44269504088896341f), magic);
