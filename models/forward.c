@@ -218,6 +218,7 @@ tv_status tv_forward(const tv_model *m, tv_workspace *ws, const tv_step *s, tv_e
         tap(s, "ffn_norm", l, ws->h, M, D, TV_BF16);
         if (c->layer_sparse[l]) {
             TV_TRY(project(m, s, ws->h, &w->router, ws->router, err));
+            tap(s, "router", l, ws->router, M, c->n_experts, TV_BF16);
             TV_TRY(route(m, ws, s, l, err));
             tap(s, "route", l, ws->ids, M, c->n_experts_used, TV_I32);
             TV_TRY(experts(m, ws, s, l, err));

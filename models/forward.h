@@ -34,8 +34,9 @@ typedef struct {
     tv_tap tap;                 /* fn NULL: none */
 } tv_step;
 
-/* Runs the step (TV_EARG: rows, segments or positions that do not fit); logits land in tv_workspace_logits(ws)[0..n_logits). Allocates nothing. Taps: "embed", and per layer
- * "attn_norm", "qkv", "attn", "attn_out", "ffn_norm", "route" (i32 ids), "ffn_out"; then "final_norm", "logits". */
+/* Runs the step (TV_EARG: rows, segments or positions that do not fit); logits land in tv_workspace_logits(ws)[0..n_logits).
+ * Allocates nothing. Taps: "embed", and per layer "attn_norm", "qkv", "attn", "attn_out", "ffn_norm", in expert layers "router"
+ * (logits) and "route" (i32 ids), "ffn_out"; then "final_norm", "logits". */
 TV_NODISCARD tv_status tv_forward(const tv_model *model, tv_workspace *ws, const tv_step *step, tv_err *err);
 
 #endif

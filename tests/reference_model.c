@@ -11,6 +11,7 @@
 void reference_open(const char *dir, reference_model *m) {
     tv_err err = {0};
     char *path = tv_path_join(dir, "model.safetensors");
+    m->bf16_frequencies = 0;
     tv_status s = tv_config_load(dir, &m->config, &err);
     if (s == TV_OK) s = tv_st_open(path, &m->file, &err);
     if (s != TV_OK) fprintf(stderr, "reference model: %s\n", err.message);
@@ -73,10 +74,12 @@ static void norm(const reference_model *m, int layer, const char *name, const do
 }
 
 /* x [T,heads,HS], rotated in place by the half-split pairing. */
-static void rope(const tv_config *c, double *x, int T, int heads) {
+static void rope(const reference_model *m, double *x, int T, int heads) {
+    const tv_config *c = &m->config;
     int half = c->head_size / 2;
     double freq[128], factor;
     tv_rope_frequencies(c, freq, &factor);
+    for (int i = 0; i < half && m->bf16_frequencies; i++) freq[i] = tv_round_bf16((float)freq[i]);
     for (int t = 0; t < T; t++)
         for (int h = 0; h < heads; h++)
             for (int i = 0; i < half; i++) {
@@ -175,8 +178,8 @@ void reference_logits(const reference_model *m, const int32_t *ids, int T, int f
         double *v = linear(m, l, "self_attn.v_proj", h, T, D, G * HS);
         norm(m, l, "self_attn.q_norm.weight", q, T * H, HS, q);
         norm(m, l, "self_attn.k_norm.weight", k, T * G, HS, k);
-        rope(c, q, T, H);
-        rope(c, k, T, G);
+        rope(m, q, T, H);
+        rope(m, k, T, G);
         double *a = attention(c, q, k, v, T), *o = linear(m, l, "self_attn.o_proj", a, T, H * HS, D);
         for (size_t i = 0; i < (size_t)T * D; i++) x[i] += o[i];
         norm(m, l, "post_attention_layernorm.weight", x, T, D, h);

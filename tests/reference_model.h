@@ -9,6 +9,8 @@
 typedef struct {
     tv_config config;
     tv_st_file *file;
+    int bf16_frequencies; /* 1: rope frequencies rounded to bf16, as torch rounds them when a model is cast as a whole
+                           */
 } reference_model;
 
 /* Checkpoint folders with one bf16 model.safetensors and one tensor per expert. Aborts on failure. */

@@ -19,7 +19,7 @@ static const tv_plan fixed = {TV_REDUCE_FIXED, 132}, serving = {TV_REDUCE_SERVIN
 /* A model on the CPU device with a cache and a workspace ------------------------------------------------------------
  */
 
-enum { MAX_SEQS = 80 };
+enum { MAX_SEQS = 80, SPARE = 16 }; /* SPARE: room for the ids of steps that are too large */
 
 typedef struct {
     const tv_ops *ops;
@@ -69,8 +69,8 @@ static int rig_open(rig *r, const char *dir, int threads, const char *isa, int s
         r->kv[l].k = dev_alloc(r, kv_bytes(r));
         r->kv[l].v = dev_alloc(r, kv_bytes(r));
     }
-    r->ids = dev_alloc(r, (size_t)max_rows * 4);
-    r->rows = dev_alloc(r, (size_t)max_rows * 4);
+    r->ids = dev_alloc(r, ((size_t)max_rows + SPARE) * 4);
+    r->rows = dev_alloc(r, ((size_t)max_rows + SPARE) * 4);
     r->routes = dev_alloc(r, routes_bytes(r));
     return 1;
 }
@@ -80,8 +80,8 @@ static void rig_close(rig *r) {
         r->ops->free(r->dev, r->kv[l].k, kv_bytes(r));
         r->ops->free(r->dev, r->kv[l].v, kv_bytes(r));
     }
-    r->ops->free(r->dev, r->ids, (size_t)r->max_rows * 4);
-    r->ops->free(r->dev, r->rows, (size_t)r->max_rows * 4);
+    r->ops->free(r->dev, r->ids, ((size_t)r->max_rows + SPARE) * 4);
+    r->ops->free(r->dev, r->rows, ((size_t)r->max_rows + SPARE) * 4);
     r->ops->free(r->dev, r->routes, routes_bytes(r));
     free(r->kv);
     tv_workspace_close(r->ws);
@@ -148,19 +148,41 @@ static void run_all(rig *r, const char *name, const tv_plan *plan, int chunk, co
     free(ids), free(routes), free(out);
 }
 
-/* A tap that keeps the experts chosen: [L,M,used] of one step. */
+/* A tap that keeps the experts used, [L,M,used] of one step, and those that the router itself prefers (differs where
+ * routes are given). */
 typedef struct {
     rig *r;
-    int32_t *routes;
+    int32_t *used, *preferred;
 } route_tap;
+
 static void keep_routes(void *user, const char *name, int layer, const void *data, int rows, int width,
                         tv_dtype dtype) {
     route_tap *k = user;
     tv_err err = {0};
-    if (strcmp(name, "route") != 0) return;
-    TV_ASSERT(dtype == TV_I32);
-    size_t n = (size_t)rows * (size_t)width;
-    must(k->r->ops->download(k->r->dev, k->routes + (size_t)layer * n, data, n * 4, &err), &err);
+    size_t n = (size_t)rows * (size_t)width, used = (size_t)k->r->model->config.n_experts_used;
+    if (strcmp(name, "route") == 0) {
+        TV_ASSERT(dtype == TV_I32);
+        must(k->r->ops->download(k->r->dev, k->used + (size_t)layer * n, data, n * 4, &err), &err);
+    } else if (strcmp(name, "router") == 0) {
+        tv_bf16 *logits = tv_xmalloc(n * sizeof *logits);
+        TV_ASSERT(dtype == TV_BF16);
+        must(k->r->ops->download(k->r->dev, logits, data, n * sizeof *logits, &err), &err);
+        for (int t = 0; t < rows; t++) {
+            int32_t *chosen = k->preferred + ((size_t)layer * (size_t)rows + (size_t)t) * used;
+            uint64_t taken = 0;
+            for (size_t i = 0; i < used; i++) { /* the largest logits, the lowest index on ties */
+                int best = -1;
+                for (int e = 0; e < width; e++)
+                    if (!(taken >> e & 1) &&
+                        (best < 0 || tv_f32_from_bf16(logits[(size_t)t * (size_t)width + (size_t)e]) >
+                                         tv_f32_from_bf16(logits[(size_t)t * (size_t)width + (size_t)best])))
+                        best = e;
+                taken |= 1ull << best;
+                chosen[i] = best;
+            }
+        }
+        free(logits);
+    }
 }
 
 static void random_ids(tv_rng *rng, int V, int32_t *ids, int n) {
@@ -217,6 +239,7 @@ static void golden_open(golden *g, const char *name) {
     tv_st_close(file);
 
     reference_open(g->dir, &reference);
+    reference.bf16_frequencies = 1; /* how the golden logits were made: the error of it, 2e-3, is in them */
     g->L = reference.config.n_layers, g->used = reference.config.n_experts_used;
     size_t used = (size_t)g->used, T = (size_t)g->T;
     g->routes = tv_xcalloc((size_t)g->L * BT * (used + 1), sizeof *g->routes);
@@ -269,59 +292,74 @@ static void test_reference_model_agrees(void) {
         golden_open(&g, golden_names[k]);
         double e = relative(g.ours, g.logits, (size_t)g.B * (size_t)g.T * (size_t)g.V);
         printf("     %-20s f64 model against golden logits: %.2e\n", golden_names[k], e);
-        CHECK(e <= 1e-5);
+        CHECK(e <= 2e-6);
         golden_close(&g);
     }
 }
 
-/* Positions (of each sequence, in order) whose experts differ from the reference's in some layer; first[b]: where b's
- * first is. */
-static int count_flips(const golden *g, const int32_t *routes, int *first, double *widest) {
+/* Where a run's experts (as sets) differ from the f64 model's. */
+typedef struct {
+    int positions;       /* that differ in some layer */
+    int choices;         /* (layer, position) that differ */
+    int first[MAX_SEQS]; /* of each sequence; T: none does */
+    double widest;       /* largest f64 margin, in router probability, at which a choice differs */
+} route_diff;
+
+static route_diff compare_routes(const golden *g, const int32_t *routes) {
     size_t BT = (size_t)g->B * (size_t)g->T, used = (size_t)g->used;
-    int flips = 0;
+    route_diff d = {0};
     for (int b = 0; b < g->B; b++) {
-        first[b] = g->T;
+        d.first[b] = g->T;
         for (int t = 0; t < g->T; t++) {
-            int flipped = 0;
+            int differs = 0;
             for (size_t l = 0; l < (size_t)g->L; l++) {
                 size_t at = l * BT + (size_t)b * (size_t)g->T + (size_t)t;
-                uint64_t mine = 0, theirs = 0; /* sets: the order is no matter */
+                uint64_t mine = 0, theirs = 0;
                 for (size_t i = 0; i < used; i++)
                     mine |= 1ull << routes[at * used + i], theirs |= 1ull << g->routes[at * used + i];
                 if (mine == theirs) continue;
-                /* once a position or an earlier one has gone another way, its later layers follow no near-tie */
-                if (!flipped && first[b] == g->T && g->margins[at] > *widest) *widest = g->margins[at];
-                flipped = 1;
+                differs = 1;
+                d.choices++;
+                d.widest = fmax(d.widest, g->margins[at]);
             }
-            flips += flipped;
-            if (flipped && first[b] == g->T) first[b] = t;
+            d.positions += differs;
+            if (differs && d.first[b] == g->T) d.first[b] = t;
         }
     }
-    return flips;
+    return d;
 }
 
-/* Prefill with the experts as the engine's own router chooses them. */
-static void route_freely(rig *r, golden *g, const char *name, const tv_plan *plan, float *logits) {
-    int32_t *routes = tv_xcalloc((size_t)g->L * (size_t)g->B * (size_t)g->T * (size_t)g->used, sizeof *routes);
-    route_tap keep = {r, routes};
-    int first[MAX_SEQS], clean = 0;
-    double widest = 0;
-    r->tap = (tv_tap){keep_routes, &keep};
+/* Near-ties of the router. Along the f64 model's experts, the router's own choice differs at few positions, each a
+ * near-tie. Left to its own choice, a run is the same up to the first such position of a sequence; from there on it is
+ * another function of its input, and only its distance is reported. */
+static void check_router(rig *r, const golden *g, const char *name, const tv_plan *plan, float *logits) {
+    size_t n = (size_t)g->L * (size_t)g->B * (size_t)g->T * (size_t)g->used;
+    route_tap along = {r, tv_xcalloc(n, 4), tv_xcalloc(n, 4)}, own = {r, tv_xcalloc(n, 4), tv_xcalloc(n, 4)};
+    r->tap = (tv_tap){keep_routes, &along};
+    run_all(r, name, plan, g->T, g->tokens, g->B, g->T, g->routes, logits);
+    r->tap = (tv_tap){keep_routes, &own};
     run_all(r, name, plan, g->T, g->tokens, g->B, g->T, NULL, logits);
     r->tap = (tv_tap){0};
-    int flips = count_flips(g, routes, first, &widest);
-    for (int b = 0; b < g->B; b++) clean += first[b];
-    double e = clean ? golden_error(g, logits, first) : 0;
-    printf("     %-20s %-5s %-7s own routes: %d of %d positions took other experts (first at a margin of %.1e), error "
-           "before "
-           "them %.4f over %d positions, over all %.4f\n",
-           strrchr(g->dir, '/') + 1, name, plan->reduction == TV_REDUCE_FIXED ? "fixed" : "serving", flips, g->B * g->T,
-           widest, e, clean, golden_error(g, logits, NULL));
-    CHECK(flips <= 0.03 * g->B * g->T);
-    CHECK(widest <= 0.02); /* only near-ties turn */
-    CHECK(clean >= g->B * g->T / 2);
+    CHECK_BYTES(along.used, g->routes, n * 4); /* what was given was taken */
+    CHECK_INT(compare_routes(g, own.used).positions, compare_routes(g, own.preferred).positions);
+    route_diff turns = compare_routes(g, along.preferred), free_run = compare_routes(g, own.used);
+    int before = 0, sparse = 0;
+    for (int b = 0; b < g->B; b++) before += free_run.first[b];
+    for (int l = 0; l < g->L; l++) sparse += r->model->config.layer_sparse[l];
+    double e = golden_error(g, logits, free_run.first);
+    printf("     %-15s %-5s %-7s router turns at %d of %d choices (margins up to %.1e); run freely, %d of %d positions "
+           "take "
+           "other experts: error %.4f over the %d before them, %.4f over all\n",
+           strrchr(g->dir, '/') + 1, name, plan->reduction == TV_REDUCE_FIXED ? "fixed" : "serving", turns.choices,
+           sparse * g->B * g->T, turns.widest, free_run.positions, g->B * g->T, e, before,
+           golden_error(g, logits, NULL));
+    CHECK(turns.choices <= 0.03 * sparse * g->B * g->T);
+    CHECK(turns.widest <= 0.02); /* what two percent of error in a router logit can move a probability of a half by */
+    if (plan->reduction == TV_REDUCE_FIXED)
+        for (int b = 0; b < g->B; b++) CHECK_INT(free_run.first[b], turns.first[b]);
     CHECK(e <= g->allowed_low);
-    free(routes);
+    CHECK(free_run.positions <= 0.1 * g->B * g->T);
+    free(along.used), free(along.preferred), free(own.used), free(own.preferred);
 }
 
 /* Every backend, reduction and path is as close to the f64 logits as the reference implementation in bf16. Expert
@@ -347,7 +385,7 @@ static void test_golden(void) {
         printf("     %-20s error %.4f to %.4f over 3 backends x 2 reductions x 2 paths, allowed %.4f\n",
                golden_names[k], best, worst, g.allowed);
         for (int mode = 0; mode < 6 && g.used; mode++)
-            route_freely(&r, &g, backends[mode % 3], mode / 3 ? &serving : &fixed, logits);
+            check_router(&r, &g, backends[mode % 3], mode / 3 ? &serving : &fixed, logits);
         free(logits);
         rig_close(&r);
         golden_close(&g);
@@ -389,12 +427,12 @@ static void test_fixed_paths_are_equal(void) {
     }
 }
 
-enum { PROMPT = 13, STEPS = 5 };
+enum { PROMPT = 13, LONG_PROMPT = 160, STEPS = 5 };
 
-/* Sequence `tokens` among batch - 1 others of various lengths, in the given slot, as segment number `place`: the logits
- * of its last prompt token and of STEPS decoded ones, [STEPS+1,V]. */
-static void run_among(rig *r, const char *name, const tv_plan *plan, const int32_t *tokens, int batch, int slot,
-                      int place, float *logits) {
+/* Sequence `tokens` (a prompt, then STEPS more) among batch - 1 others of various lengths, in the given slot, as
+ * segment number `place`: the logits of its last prompt token and of STEPS decoded ones, [STEPS+1,V]. */
+static void run_among(rig *r, const char *name, const tv_plan *plan, const int32_t *tokens, int prompt, int batch,
+                      int slot, int place, int logits_f32, float *logits) {
     const size_t V = (size_t)r->model->config.vocab_size;
     const tv_attn_backend *b = backend(r, name);
     tv_segment segments[MAX_SEQS];
@@ -404,7 +442,7 @@ static void run_among(rig *r, const char *name, const tv_plan *plan, const int32
     for (int step = 0; step <= STEPS; step++) {
         int M = 0;
         for (int i = 0; i < batch; i++) {
-            if (!step) length[i] = i == place ? PROMPT : 1 + (i * 7) % 11;
+            if (!step) length[i] = i == place ? prompt : 1 + (i * 7) % 11;
             tv_segment s = {.slot = (slot + i - place + batch) % batch, .row = M, .n_rows = step ? 1 : length[i]};
             s.pos = step ? length[i] + step - 1 : 0;
             for (int j = 0; j < s.n_rows; j++) {
@@ -418,7 +456,7 @@ static void run_among(rig *r, const char *name, const tv_plan *plan, const int32
             segments[i] = s;
         }
         tv_err err = {0};
-        must(rig_step(r, b, plan, 0, ids, segments, batch, M, last, batch, NULL, out, &err), &err);
+        must(rig_step(r, b, plan, logits_f32, ids, segments, batch, M, last, batch, NULL, out, &err), &err);
         memcpy(logits + (size_t)step * V, out + (size_t)place * V, V * 4);
     }
     free(out);
@@ -434,6 +472,7 @@ static void test_fixed_rows_do_not_depend_on_neighbours(void) {
     for (int i = 0; i < 3; i++)
         for (int isa = 0; isa < 3; isa++) {
             float *alone = NULL, *among = NULL;
+            if (isa == 0 && i == 0) continue;
             for (int threads = 1; threads <= 2; threads++) {
                 rig r;
                 if (!rig_open(&r, model_dir(i), threads, isas[isa], 64, 64, 1024)) continue;
@@ -443,11 +482,12 @@ static void test_fixed_rows_do_not_depend_on_neighbours(void) {
                 if (!among) alone = tv_xcalloc(3, n), among = tv_xmalloc(n);
                 for (int k = 0; k < 3; k++) {
                     float *mine = (float *)((char *)alone + (size_t)k * n);
-                    if (threads == 1) run_among(&r, backends[k], &fixed, tokens, 1, 0, 0, mine);
+                    if (threads == 1) run_among(&r, backends[k], &fixed, tokens, PROMPT, 1, 0, 0, 0, mine);
                     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-                        if (isa == 0 && c % 2 && i == 0) continue; /* the portable path takes its time */
-                        run_among(&r, backends[k], &fixed, tokens, cases[c].batch, cases[c].slot, cases[c].place,
-                                  among);
+                        /* portable code takes its time: in a batch of 64, one model and two backends */
+                        if (isa == 0 && cases[c].batch == 64 && (i != 1 || k != (int)c % 3)) continue;
+                        run_among(&r, backends[k], &fixed, tokens, PROMPT, cases[c].batch, cases[c].slot,
+                                  cases[c].place, 0, among);
                         CHECK_BYTES(among, mine, n);
                     }
                 }
@@ -457,31 +497,34 @@ static void test_fixed_rows_do_not_depend_on_neighbours(void) {
         }
 }
 
-/* Under the serving reduction the noise is real: the same row in a batch of 1 and of 8 has other bits; and a rerun the
- * same. */
+/* Under the serving reduction the noise is real: the same row in a batch of 1 and of 8 has other bits, in the sums of
+ * lm_head (seen in f32 logits) and, where there are keys enough to split, in flash attention and from there in
+ * everything; and a rerun has the same. */
 static void test_serving_depends_on_the_batch(void) {
     rig r;
-    TV_ASSERT(rig_open(&r, tv_bundled_model(), 2, NULL, 8, 64, 512));
+    TV_ASSERT(rig_open(&r, tv_bundled_model(), 2, NULL, 8, 192, 512));
     size_t V = (size_t)r.model->config.vocab_size, n = (STEPS + 1) * V;
-    int32_t tokens[PROMPT + STEPS];
-    random_ids(&(tv_rng){5}, (int)V, tokens, PROMPT + STEPS);
+    int32_t tokens[LONG_PROMPT + STEPS];
+    random_ids(&(tv_rng){5}, (int)V, tokens, LONG_PROMPT + STEPS);
     float *alone = tv_xmalloc(n * 4), *among = tv_xmalloc(n * 4);
-    for (int k = 0; k < 3; k++) {
-        run_among(&r, backends[k], &serving, tokens, 1, 0, 0, alone);
-        run_among(&r, backends[k], &serving, tokens, 8, 3, 4, among);
-        size_t differ = 0;
-        double largest = 0;
-        for (size_t i = 0; i < n; i++) {
-            differ += alone[i] != among[i];
-            largest = fmax(largest, fabs((double)alone[i] - among[i]));
+    for (int k = 0; k < 3; k++)
+        for (int f32 = 0; f32 < 2; f32++) {
+            run_among(&r, backends[k], &serving, tokens, LONG_PROMPT, 1, 0, 0, f32, alone);
+            run_among(&r, backends[k], &serving, tokens, LONG_PROMPT, 8, 3, 4, f32, among);
+            size_t differ = 0;
+            double largest = 0;
+            for (size_t i = 0; i < n; i++) {
+                differ += alone[i] != among[i];
+                largest = fmax(largest, fabs((double)alone[i] - among[i]));
+            }
+            printf("     %-5s %s logits, B = 1 against 8: %zu of %zu differ, by %.2e at most\n", backends[k],
+                   f32 ? "f32" : "bf16", differ, n, largest);
+            if (f32) CHECK(differ > n / 4);
+            if (k == 2) CHECK(differ > n / 4);
+            CHECK(largest < 1);
+            run_among(&r, backends[k], &serving, tokens, LONG_PROMPT, 1, 0, 0, f32, among);
+            CHECK_BYTES(among, alone, n * 4);
         }
-        printf("     %-5s B = 1 against 8: %zu of %zu logits differ, by %.3f at most\n", backends[k], differ, n,
-               largest);
-        CHECK(differ > n / 100);
-        CHECK(largest < 1);
-        run_among(&r, backends[k], &serving, tokens, 1, 0, 0, among);
-        CHECK_BYTES(among, alone, n * 4);
-    }
     free(alone), free(among);
     rig_close(&r);
 }
@@ -675,13 +718,12 @@ static void test_taps(void) {
     CHECK_OK(rig_step(&r, backend(&r, "eager"), &serving, 0, ids, &(tv_segment){0, 0, 4, 0}, 1, 4, &row, 1, NULL,
                       logits, &err),
              &err);
-    CHECK_STR(
-        s.names,
-        "embed-1:4x64:BF16 "
-        "attn_norm0:4x64:BF16 qkv0:4x256:BF16 attn0:4x128:BF16 attn_out0:4x64:BF16 ffn_norm0:4x64:BF16 route0:4x2:I32 "
-        "ffn_out0:4x64:BF16 "
-        "attn_norm1:4x64:BF16 qkv1:4x256:BF16 attn1:4x128:BF16 attn_out1:4x64:BF16 ffn_norm1:4x64:BF16 "
-        "ffn_out1:4x64:BF16 final_norm-1:1x64:BF16 logits-1:1x128:F32 ");
+    CHECK_STR(s.names, "embed-1:4x64:BF16 "
+                       "attn_norm0:4x64:BF16 qkv0:4x256:BF16 attn0:4x128:BF16 attn_out0:4x64:BF16 ffn_norm0:4x64:BF16 "
+                       "router0:4x4:BF16 route0:4x2:I32 "
+                       "ffn_out0:4x64:BF16 "
+                       "attn_norm1:4x64:BF16 qkv1:4x256:BF16 attn1:4x128:BF16 attn_out1:4x64:BF16 ffn_norm1:4x64:BF16 "
+                       "ffn_out1:4x64:BF16 final_norm-1:1x64:BF16 logits-1:1x128:F32 ");
     CHECK_BYTES(s.logits, logits, sizeof logits);
     const tiny_tensor *table = tiny_find(c, "model.embed_tokens.weight"),
                       *w = tiny_find(c, "model.layers.0.input_layernorm.weight");
