@@ -49,18 +49,17 @@ static double clock_seconds(clockid_t clock) {
 double tv_bench_wall(void) { return clock_seconds(CLOCK_MONOTONIC); }
 double tv_bench_cpu(void) { return clock_seconds(CLOCK_THREAD_CPUTIME_ID); }
 
-/* Independent chains of one instruction: enough of them to cover the latency of every multiply-add unit. Each value stays in
- * its register because the asm says so; x = 0 keeps it normal. Returns multiply-adds per lane. */
+/* Independent chains of one instruction: enough of them to cover the latency of every multiply-add unit. Each value
+ * stays in its register because the asm says so; x = 0 keeps it normal. Returns multiply-adds per lane. */
 #define FMA_PROBE(name, attribute, vector, reg, instruction)                                                           \
     attribute static double name(long rounds) {                                                                        \
         vector a = {0}, b = a, c = a, d = a, e = a, f = a, g = a, h = a, i = a, j = a, k = a, l = a, x = {0}, y = {0}; \
         for (long n = 0; n < rounds; n++)                                                                              \
-            __asm__ volatile(instruction(0) instruction(1) instruction(2) instruction(3) instruction(4) instruction(5) \
-                                 instruction(6) instruction(7) instruction(8) instruction(9) instruction(10)           \
-                                     instruction(11)                                                                   \
-                             : reg(a), reg(b), reg(c), reg(d), reg(e), reg(f), reg(g), reg(h), reg(i), reg(j), reg(k), \
-                               reg(l)                                                                                  \
-                             : PROBE_IN(x), PROBE_IN(y));                                                              \
+            __asm__ volatile(                                                                                          \
+                instruction(0) instruction(1) instruction(2) instruction(3) instruction(4) instruction(5)              \
+                    instruction(6) instruction(7) instruction(8) instruction(9) instruction(10) instruction(11)        \
+                : reg(a), reg(b), reg(c), reg(d), reg(e), reg(f), reg(g), reg(h), reg(i), reg(j), reg(k), reg(l)       \
+                : PROBE_IN(x), PROBE_IN(y));                                                                           \
         return 12.0 * (double)rounds;                                                                                  \
     }
 #if defined(__x86_64__)
@@ -84,7 +83,8 @@ double tv_probe_fma(const char *isa, int threads, double seconds) {
     double (*probe)(long) = NULL;
     int lanes = 0;
 #if defined(__x86_64__)
-    if (!strcmp(isa, "avx2") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) probe = probe_avx2, lanes = 8;
+    if (!strcmp(isa, "avx2") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        probe = probe_avx2, lanes = 8;
     if (!strcmp(isa, "avx512") && __builtin_cpu_supports("avx512f")) probe = probe_avx512, lanes = 16;
 #elif defined(__aarch64__)
     if (!strcmp(isa, "neon")) probe = probe_neon, lanes = 4;
@@ -107,8 +107,8 @@ double tv_probe_fma(const char *isa, int threads, double seconds) {
 
 typedef uint64_t wide __attribute__((vector_size(32)));
 
-/* Four streams at once, each fetched 2 KiB ahead: on the machines tried this reads a third faster than one stream left to the
- * hardware's prefetchers, so it is the honest limit. */
+/* Four streams at once, each fetched 2 KiB ahead: on the machines tried this reads a third faster than one stream left
+ * to the hardware's prefetchers, so it is the honest limit. */
 double tv_probe_read(const void *buffer, size_t bytes, int threads) {
     enum { STREAMS = 4, AHEAD = 2048, LINE = 64 };
     double slowest = 0;
@@ -136,7 +136,8 @@ tv_status tv_bench_limits(const tv_bench_options *options, FILE *out, cJSON **js
     static const char *const isas[] = {"avx2", "avx512", "neon"};
     enum { MOST = 64 };
     int repeats = options->repeats ? options->repeats : 9;
-    if (repeats < 1 || repeats > MOST) return TV_FAIL(err, TV_EARG, "bench: repeats=%d must be in 1 .. %d", repeats, MOST);
+    if (repeats < 1 || repeats > MOST)
+        return TV_FAIL(err, TV_EARG, "bench: repeats=%d must be in 1 .. %d", repeats, MOST);
     int all = options->threads ? options->threads : omp_get_num_procs();
     if (all < 1 || all > 4096) return TV_FAIL(err, TV_EARG, "bench: threads=%d must be in 1 .. 4096", all);
     const size_t bytes = (size_t)512 << 20;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of packed x that should stay in a core's second-level cache while the weights stream past. */
+/* Bytes of packed x that stay in a core's second-level cache (512 KiB and more) while the weights stream past. */
 enum { CHUNK_BYTES = 384 << 10 };
 
 void cpu_pack_panels(const unsigned char *const *rows, int N, int K, tv_bf16 *panels, int threads) {
