@@ -192,8 +192,7 @@ static void test_rope_theta(void) {
         "{\"rope_theta\": \"-\", \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\", "
         "\"rope_theta\": "
         "1000000}, \"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000}}}",
-        "{\"rope_theta\": \"-\", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1000000, "
-        "\"partial_rotary_factor\": 1.0}}",
+        "{\"rope_theta\": \"-\", \"rope_parameters\": {\"rope_theta\": 1000000, \"partial_rotary_factor\": 1.0}}",
     };
     tv_err err = {0};
     tv_config c;
@@ -350,8 +349,8 @@ static void test_rope_tables(void) {
     tv_err err = {0};
     tv_config c;
     CHECK_OK(read_with(TV_QWEN3,
-                  "{\"max_position_embeddings\": 32768, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}}", NULL,
-                  &c, &err),
+                       "{\"max_position_embeddings\": 32768, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}}",
+                       NULL, &c, &err),
              &err);
     CHECK_INT(c.max_positions, 65536);
     size_t half = (size_t)c.head_size / 2;
@@ -459,8 +458,8 @@ static void test_experts(void) {
     CHECK_BYTES(c.layer_sparse, ((uint8_t[]){0, 1, 0, 0}), 4);
     CHECK_INT(c.d_ff, 160);
     tv_config_free(&c);
-    CHECK_OK(read_with(TV_QWEN3_MOE, "{\"num_experts\": \"-\", \"num_local_experts\": 6, \"mlp_only_layers\": null}", NULL,
-                  &c, &err),
+    CHECK_OK(read_with(TV_QWEN3_MOE, "{\"num_experts\": \"-\", \"num_local_experts\": 6, \"mlp_only_layers\": null}",
+                       NULL, &c, &err),
              &err);
     CHECK_INT(c.n_experts, 6);
     CHECK_BYTES(c.layer_sparse, ((uint8_t[]){1, 1, 1, 1}), 4);

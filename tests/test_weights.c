@@ -588,6 +588,27 @@ static void test_no_weights(void) {
     tiny_free(c);
 }
 
+/* C06, C07: both spellings of the keys give the same model, rope tables included. */
+static void test_spellings(void) {
+    tv_dev dev = {0};
+    tiny_checkpoint *c = tiny(TV_QWEN3_MOE);
+    tv_model *a = LOAD_SAYING(c, "old", &dev, NULL);
+    cJSON_DeleteItemFromObject(c->config, "rope_theta");
+    cJSON_DeleteItemFromObject(c->config, "torch_dtype");
+    cJSON_DeleteItemFromObject(c->config, "num_experts");
+    cJSON *rope = cJSON_AddObjectToObject(c->config, "rope_parameters");
+    cJSON_AddStringToObject(rope, "rope_type", "default");
+    cJSON_AddNumberToObject(rope, "rope_theta", 1000000);
+    cJSON_AddStringToObject(c->config, "dtype", "bfloat16");
+    cJSON_AddNumberToObject(c->config, "num_local_experts", 4);
+    tiny_fuse_experts(c);
+    tv_model *b = LOAD_SAYING(c, "new", &dev, NULL);
+    SAME_MODEL(a, b);
+    tv_model_free(a), tv_model_free(b);
+    tiny_free(c);
+    CHECK_INT(dev.live, 0);
+}
+
 static const tv_test tests[] = {
     {"binding", test_binding},
     {"shapes_are_checked", test_shapes_are_checked},
@@ -597,6 +618,7 @@ static const tv_test tests[] = {
     {"non_finite", test_non_finite},
     {"shards", test_shards},
     {"experts", test_experts},
+    {"spellings", test_spellings},
     {"misaligned", test_misaligned},
     {"progress_and_hash", test_progress_and_hash},
     {"out_of_memory", test_out_of_memory},
