@@ -73,8 +73,10 @@ static int run(tv_args *args, tv_err *err) {
     if (!args->n_positional) return (int)TV_FAIL(err, TV_EARG, "calibrate needs a run folder, a bundle or trace files");
     tv_dataset *data = NULL;
     tv_calibration c;
-    tv_calibrate_options options = {args->reads, {(int)args->readout, 0}, args->serving_order, args->seed[0], 0};
-    if (tv_dataset_open(args->positional, args->n_positional, &data, err) == TV_OK && tv_calibrate(data, &options, &c, err) == TV_OK) {
+    tv_calibrate_options options = {.reads = args->reads, .stored_order = args->serving_order, .seed = args->seed[0]};
+    tv_status status = tv_dataset_open(args->positional, args->n_positional, &data, err);
+    if (status == TV_OK) options.readout = tv_readout_choose(data, args->readout);
+    if (status == TV_OK && tv_calibrate(data, &options, &c, err) == TV_OK) {
         if (args->json) {
             cJSON *o = cJSON_CreateObject();
             static const char *const names[2][2] = {{"a_on_a", "a_on_b"}, {"b_on_a", "b_on_b"}};

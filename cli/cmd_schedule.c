@@ -97,7 +97,7 @@ static int run(tv_args *args, tv_err *err) {
     } else if (s == TV_OK) {
         tv_bar bar;
         tv_bar_start(&bar, "levels", "trajectories", 1, 0, args->quiet);
-        tv_schedule_options options = {.readout = {(int)args->readout, 0}, .serving_order = args->serving_order, .progress = &bar.progress};
+        tv_schedule_options options = {.readout = tv_readout_choose(data, args->readout), .serving_order = args->serving_order, .progress = &bar.progress};
         options.protocol.seed = args->seed[0];
         s = tv_schedule_run(data, &options, &answer, err);
         tv_bar_finish(&bar);

@@ -64,7 +64,7 @@ static const option table[] = {
     {"method", 0, "replay|prefill", CHOICE, 0, ARG(method), 0, 0, CMD_SCORE, "Scoring", "teacher-forced decode steps, or the whole trajectory at once (default replay)"},
     {"side", 0, "a|b", CHOICE, 0, ARG(side_name), 0, 0, CMD_SAMPLE | CMD_SCORE, "Scoring", "which side these options describe (default a)"},
     /* estimating */
-    {"readout", 0, "K", INT64, 0, ARG(readout), 1, 1e6, CMD_COMPARE | CMD_DATA, "Estimating", "use the K most likely recorded slots, renormalised (default: all stored)"},
+    {"readout", 0, "K", INT64, 0, ARG(readout), 1, 1e6, CMD_COMPARE | CMD_DATA, "Estimating", "use the K most likely recorded slots, renormalised (default: the sampler's top-k)"},
     {"reads", 0, "R", INT64, 0, ARG(reads), 1, 1e6, CMD_DATA, "Estimating", "use the first R passes (default: all)"},
     {"serving-order", 0, NULL, FLAG, 0, ARG(serving_order), 0, 0, CMD_COMPARE | CMD_DATA, "Estimating", "keep the passes in stored order for sigma, floors and levels"},
     {"fail-above", 0, "X", REAL, 0, ARG(fail_above), 0, 1, CMD_COMPARE | CMD_ESTIMATE, "Estimating", "exit 3 when the interval lies above X, 4 when it cannot tell"},

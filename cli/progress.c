@@ -65,7 +65,7 @@ void tv_bar_finish(tv_bar *bar) {
     else if (elapsed > 1) {
         char took[32];
         cli_duration(took, sizeof took, elapsed);
-        fprintf(stderr, "tvgpu: %s: done in %s, %.4g %s/s\n", bar->label, took, (double)(bar->last - bar->first) / elapsed * bar->unit_scale, bar->unit);
+        fprintf(stderr, "tvgpu: done in %s, %.4g %s/s\n", took, (double)(bar->last - bar->first) / elapsed * bar->unit_scale, bar->unit);
     }
     fflush(stderr);
 }

@@ -477,3 +477,13 @@ tv_plugin tv_plugin_at(const tv_distance *d, int64_t r) {
     p.shared_sym = 0.5 * (p.shared[0] + p.shared[1]);
     return p;
 }
+
+tv_readout tv_readout_choose(const tv_dataset *data, int64_t asked) {
+    tv_readout readout = {(int)asked, 0};
+    if (asked || data->top_k <= 0) return readout;
+    for (int s = 0; s < 2; s++)
+        for (int e = 0; e < 2; e++)
+            if (data->top_k > data->set[s].k[e]) return readout;
+    readout.readout = data->top_k;
+    return readout;
+}

@@ -655,7 +655,7 @@ tv_status tv_report_build(const tv_dataset *data, const tv_report_options *optio
     *report = NULL;
     st->data = *data;
     st->o = options ? options : &DEFAULTS;
-    st->readout = (tv_readout){st->o->readout, 0};
+    st->readout = tv_readout_choose(data, st->o->readout);
     tv_status status =
         st->o->reads < 0 ? TV_FAIL(err, TV_EARG, "reads = %lld", (long long)st->o->reads) : measure(st, err);
     if (status == TV_OK) {

@@ -9,7 +9,7 @@
 
 typedef struct {
     int64_t reads;     /* 0 = all stored */
-    int readout;       /* 0 = all slots */
+    int readout;       /* 0 = the sampler's top_k where it is known, else all slots */
     int serving_order; /* 1: do not permute the repeat axis for sigma, floors and levels */
     uint64_t seed;     /* of permutations and bootstrap draws */
 } tv_report_options;
