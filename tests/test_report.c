@@ -432,6 +432,60 @@ static void test_unfaithful(void) {
 }
 
 /* Trajectories of several prompts are clustered; copies of one prompt's trajectories do not narrow the bar. */
+/* Passes whose noise hangs together along a trajectory (as neighbours in a batch make it) look like a distance to every
+ * estimator that takes positions to be independent. The sides here share one true distribution, a fair coin at every
+ * position: each side's distance to itself shows what is left, and the interval, at least that wide, must hold 0. */
+static void test_shared_noise_widens(void) {
+    enum { N = 96, n = 48, R = 8, k = 2 };
+    static int32_t tokens[2][N * n], ids[N * n * k];
+    static float lps[2][2][R][N * n * k];
+    const int32_t *id_reads[R];
+    const float *lp_reads[2][2][R];
+    tv_rng rng = {7};
+    tv_dataset data = {.n = n, .temperature = 1};
+    for (int64_t c = 0; c < N * n * k; c++) ids[c] = (int32_t)(c % k);
+    for (int r = 0; r < R; r++) id_reads[r] = ids;
+    for (int s = 0; s < 2; s++) {
+        for (int64_t c = 0; c < N * n; c++) tokens[s][c] = (int32_t)(tv_rng_next(&rng) & 1);
+        data.set[s].N = N;
+        data.set[s].tokens = tokens[s];
+        for (int e = 0; e < 2; e++) {
+            for (int r = 0; r < R; r++) {
+                lp_reads[s][e][r] = lps[s][e][r];
+                for (int i = 0; i < N; i++) {
+                    double tilt = 0.2 * tv_rng_normal(&rng); /* one for the whole trajectory, towards token 0 */
+                    for (int t = 0; t < n; t++) {
+                        double p = 1 / (1 + exp(-tilt));
+                        int64_t cell = (int64_t)i * n + t;
+                        lps[s][e][r][cell * k] = (float)log(p);
+                        lps[s][e][r][cell * k + 1] = (float)log(1 - p);
+                    }
+                }
+            }
+            data.set[s].reads[e] = R;
+            data.set[s].k[e] = k;
+            data.set[s].ids[e] = id_reads;
+            data.set[s].lps[e] = lp_reads[s][e];
+        }
+    }
+    cJSON *r = build(&data, (tv_report_options){0});
+    double estimate = number(r, "estimators.hedged.estimate"), allowance = number(r, "estimators.hedged.bias_allowance");
+    double floor_a = number(r, "floor.a.hedged.estimate"), floor_b = number(r, "floor.b.hedged.estimate");
+    CHECK_INT(number(r, "floor.a.hedged.r"), R / 2);
+    int stands_out = 0;
+    for (int e = 0; e < 2; e++) {
+        double floor = e ? floor_b : floor_a, se = number(r, e ? "floor.b.hedged.se" : "floor.a.hedged.se");
+        if (!(fabs(floor) > 2 * se)) continue;
+        stands_out++;
+        CHECK(allowance >= fabs(floor));
+    }
+    CHECK(stands_out > 0);
+    double se = number(r, "estimators.hedged.se");
+    CHECK(fabs(estimate) > 1.96 * se);             /* sampling error alone would deny the truth */
+    CHECK(fabs(estimate) <= 1.96 * se + allowance);
+    cJSON_Delete(r);
+}
+
 static void test_clusters(void) {
     fixture f;
     if (!fixture_open(&f, "g2_basic", NULL, "pi", "mu")) return;
@@ -564,7 +618,8 @@ static const tv_test tests[] = {{"report_keys", test_keys},
                                 {"report_one_trajectory", test_one_trajectory},
                                 {"report_degenerate", test_degenerate},
                                 {"report_unfaithful", test_unfaithful},
-                                {"report_clusters", test_clusters},
+                                {"report_shared_noise_widens", test_shared_noise_widens},
+    {"report_clusters", test_clusters},
                                 {"report_options", test_options},
                                 {"report_differences", test_differences},
                                 {"report_html", test_html}};
