@@ -168,12 +168,13 @@ static void test_moe_routings(void) {
         for (int kind = 0; kind < 3; kind++) {
             layer l = make(threads);
             for (int m = 0; m < MOST; m++) {
-                int a = kind == 0   ? m % E
-                        : kind == 1 ? 3
-                                    : m % 2,
-                    b = kind == 0 ? (m * 3 + 1 + (m % E == m * 3 % E)) % E : 1;
-                if (kind == 0 && a == b) b = (a + 1) % E;
-                if (kind == 2) a = m % 2 ? 4 : 0, b = 2; /* experts 1 and 3 see no token */
+                int a, b;
+                if (kind == 0)
+                    a = m % E, b = (a + 1 + m / E % (E - 1)) % E; /* every pair */
+                else if (kind == 1)
+                    a = 3, b = 1; /* the same two for all */
+                else
+                    a = m % 2 ? 4 : 0, b = 2; /* experts 1 and 3 see no token */
                 l.ids[m * USED] = m % 3 ? a : b;
                 l.ids[m * USED + 1] = m % 3 ? b : a;
             }
