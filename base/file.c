@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -73,14 +74,26 @@ tv_status tv_file_read(const char *path, size_t limit, char **text, size_t *size
 tv_status tv_atomic_open(const char *path, tv_atomic *file, tv_err *err) {
     file->path = tv_xstrdup(path);
     file->tmp = tv_xprintf("%s.tmp-%ld", path, (long)getpid());
-    file->f = fopen(file->tmp, "wb");
-    if (!file->f) {
-        int e = errno;
-        TV_FAIL(err, TV_EIO, "%s: cannot write: %s", path, strerror(e));
-        tv_atomic_abort(file);
-        return TV_EIO;
-    }
+    file->f = NULL;
+    struct stat st;
+    do { /* the lock tells a file being written from a leftover; one removed as such before it was locked is made again */
+        if (file->f) fclose(file->f);
+        file->f = fopen(file->tmp, "wb");
+        if (!file->f) {
+            int e = errno;
+            TV_FAIL(err, TV_EIO, "%s: cannot write: %s", path, strerror(e));
+            tv_atomic_abort(file);
+            return TV_EIO;
+        }
+    } while (flock(fileno(file->f), LOCK_EX) == 0 && fstat(fileno(file->f), &st) == 0 && st.st_nlink == 0);
     return TV_OK;
+}
+
+int tv_atomic_clean(const char *tmp) {
+    int fd = open(tmp, O_RDWR | O_CLOEXEC);
+    int removed = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && unlink(tmp) == 0;
+    if (fd >= 0) close(fd);
+    return removed;
 }
 
 tv_status tv_atomic_write(tv_atomic *file, const void *data, size_t size, tv_err *err) {

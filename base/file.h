@@ -32,6 +32,8 @@ TV_NODISCARD tv_status tv_atomic_open(const char *path, tv_atomic *file, tv_err 
 TV_NODISCARD tv_status tv_atomic_write(tv_atomic *file, const void *data, size_t size, tv_err *err);
 TV_NODISCARD tv_status tv_atomic_commit(tv_atomic *file, tv_err *err);
 void tv_atomic_abort(tv_atomic *file);
+/* Removes the temporary file tmp unless a living process is writing it (it holds a lock); 1 when it was removed. */
+int tv_atomic_clean(const char *tmp);
 /* All three steps for data at hand. */
 TV_NODISCARD tv_status tv_file_write(const char *path, const void *data, size_t size, tv_err *err);
 

@@ -13,6 +13,8 @@
 typedef struct tv_engine tv_engine;   /* a model on a device */
 typedef struct tv_session tv_session; /* KV cache, workspace and scheduler under one serving configuration */
 
+enum { TV_MAX_STORE_K = 128 }; /* most slots of a record */
+
 typedef struct {
     const char *model;  /* checkpoint folder or Hugging Face cache path */
     const char *device; /* "auto", "cpu", "cuda" */
@@ -31,6 +33,8 @@ typedef struct {
     int n_layers, d_model, n_heads, n_kv_heads, head_size, vocab_size, max_positions, n_experts;
     int n_eos;
     int32_t eos[16];
+    uint64_t layer_parameters; /* matrix elements of all layers: what a large step reads */
+    uint64_t row_parameters;   /* of them, those that one row meets: all but the experts it does not choose */
 } tv_engine_info;
 void tv_engine_describe(const tv_engine *engine, tv_engine_info *info);
 
@@ -82,9 +86,14 @@ typedef struct {
     const int32_t *prompt_offsets; /* [P+1] */
     const int32_t *prompt_index;   /* [N], or NULL: all 0 */
     uint64_t seed;
+    const int64_t *trajectory;     /* [N] identities, the keys of the draws; NULL: 0..N-1 */
 } tv_job;
 
-/* Draws trajectories; the trace holds the records made while sampling. side: 'a' or 'b' goes into the metadata. */
+/* Everything that a session needs to know is refused up front with TV_EARG and the index and value: ids outside the vocabulary,
+ * empty prompts, prompt + n beyond the session's positions. A logit that is NaN or +inf, or a row of -inf alone, ends the call
+ * with TV_ENUMERIC, the trajectory and the position, and leaves no trace. The caller closes *out.
+ *
+ * Draws trajectories; the trace holds the records made while sampling. side: 'a' or 'b' goes into the metadata. */
 TV_NODISCARD tv_status tv_session_sample(tv_session *session, const tv_job *job, char side, const tv_progress *progress,
                                          tv_trace **out, tv_err *err);
 /* Pass number `pass` of teacher-forced replay over the set's trajectories through the decode path. */
@@ -93,13 +102,25 @@ TV_NODISCARD tv_status tv_session_replay(tv_session *session, const tv_trace *se
 /* Sequence-level scoring: the whole trajectory in one prefill. */
 TV_NODISCARD tv_status tv_session_score_prefill(tv_session *session, const tv_trace *set, char side, int64_t pass,
                                                 const tv_progress *progress, tv_trace **out, tv_err *err);
-/* Logits of given ids [B,T]: through one prefill per row, or token by token through decode. logits: [B,T,V] f32 host. tap_routes:
- * NULL, or [L,B,T,used] i32 host receiving the experts chosen (expert models). */
+/* Logits of given ids [B,T]: through one prefill per row, or token by token through decode. logits: [B,T,V] f32 host. routes: NULL,
+ * or [L,B,T,used] i32 host receiving the experts chosen (expert models; -1 in dense layers). Logits that are not finite fail. */
 TV_NODISCARD tv_status tv_session_logits(tv_session *session, const int32_t *ids, int64_t B, int64_t T, int decode, float *logits,
                                          int32_t *routes, tv_err *err);
 /* Streams one continuation: fn gets each token as it is drawn and returns 0 to go on. */
 TV_NODISCARD tv_status tv_session_generate(tv_session *session, const int32_t *prompt, int64_t n_prompt, int64_t n, uint64_t seed,
                                            int (*fn)(void *user, int32_t id), void *user, tv_err *err);
+
+/* Where the time of a session's steps went, in seconds since tv_session_profile. Means something on devices whose calls have
+ * done their work when they return (CPU). */
+typedef struct {
+    double embed, norms, qkv, attention, attention_out, ffn, head; /* the layer loop; attention: rope, cache and attention */
+    double logprobs, sample, copies, host;                         /* around it; host: schedule and records */
+    double total;
+    int64_t steps, rows, logit_rows;
+} tv_step_times;
+/* Starts (again from zero) or stops taking times. */
+void tv_session_profile(tv_session *session, int on);
+const tv_step_times *tv_session_times(const tv_session *session);
 
 /* Backends and devices with "available" or the reason: for info and error messages. The caller deletes. */
 cJSON *tv_devices_json(void);

@@ -7,7 +7,9 @@
 #include "estimator/distance.h"
 #include "traces/dataset.h"
 
-typedef struct { double V, h, tau2; } tv_hedged_params;
+typedef struct {
+    double V, h, tau2;
+} tv_hedged_params;
 
 /* Per-trajectory results of one arm (set s). Arrays [N] doubles. */
 typedef struct {
@@ -15,8 +17,9 @@ typedef struct {
     double *T0, *T2, *T2x, *T2pj, *C; /* C: companion of mean zero when the scorer's mean sampled the set */
     double *qv, *haz;                 /* moments behind the automatic parameters */
     double *DA, *DB;                  /* log own - log other on each half; NaN marks a dead half (never printed) */
+    double *DAB;                      /* the same on all reads */
     tv_hedged_params params;
-    double faithfulness_z;            /* mean C / se; NaN when se is 0 or N < 2 */
+    double faithfulness_z; /* mean C / se; NaN when se is 0 or N < 2 */
 } tv_hedged_arm;
 
 typedef struct {
@@ -24,10 +27,41 @@ typedef struct {
     int64_t reads;        /* even number of reads used per side */
 } tv_hedged;
 
-/* reads: even, >= 2 (a deterministic side's read stands for all). params: NULL = automatic, from the data, per arm. Threads:
- * OpenMP; bits do not depend on their number. */
-TV_NODISCARD tv_status tv_hedged_run(const tv_dataset *data, int64_t reads, tv_readout readout, const tv_hedged_params *params,
-                                     tv_hedged *out, tv_err *err);
+/* reads: even, >= 2 (a deterministic side's read stands for all). params: NULL = automatic, from the data, per arm.
+ * Threads: OpenMP; bits do not depend on their number, nor on the instruction set. Working memory: a few KiB a thread.
+ * TV_EARG: reads odd or more than stored, a set that is empty or unscored, parameters that are negative or not finite;
+ * TV_EFORMAT: a record with a NaN or a mass above 1, named by set, scorer, pass, trajectory and position. A record
+ * without any slot gives no mass to any token: its trajectory is a mismatch. */
+TV_NODISCARD tv_status tv_hedged_run(const tv_dataset *data, int64_t reads, tv_readout readout,
+                                     const tv_hedged_params *params, tv_hedged *out, tv_err *err);
 void tv_hedged_free(tv_hedged *h);
+
+typedef enum { TV_HEDGED_T0, TV_HEDGED_T2, TV_HEDGED_T2X, TV_HEDGED_T2PJ } tv_hedged_variant;
+
+/* Symmetric value (mean of the two arms' means) and its standard error; clusters of trajectories are the caller's
+ * matter. An arm of one trajectory adds no variance: check N >= 2 before printing se. */
+typedef struct {
+    double estimate, se;
+} tv_hedged_value;
+tv_hedged_value tv_hedged_combine(const tv_hedged *h, tv_hedged_variant variant);
+
+/* What the interval adds for bias that the jackknives cannot remove: max(|T2pj - T2|, misfit (1 + sqrt 2 misfit) drop),
+ * with drop = |mean Z(halves) - mean Z(all)| and misfit = sd T2pj / sd Z (at most 1), the share of the spread that the
+ * value function leaves unexplained: read noise reaches the hedged value through nothing else. The plug-in's own bias
+ * at these reads is at most drop where the log-ratio is smooth (it falls like 1/r) and (1 + sqrt 2) drop where it has
+ * atoms at 0 (r^{-1/2}), and atoms are what no value function explains. docs/estimator-hedged.md says what this was
+ * measured on. */
+double tv_hedged_bias_allowance(const tv_hedged *h);
+/* The bias-inclusive nominal 95% interval T2pj +- (1.96 se + allowance). Not clipped to [0,1]. */
+typedef struct {
+    double low, high;
+} tv_hedged_interval;
+tv_hedged_interval tv_hedged_interval95(const tv_hedged *h);
+
+/* Which inner loop this machine runs: "avx2" or "portable". Both give the same bits; the second function is
+ * the portable loop whatever the machine, for tests. */
+const char *tv_hedged_isa(void);
+TV_NODISCARD tv_status tv_hedged_run_portable(const tv_dataset *data, int64_t reads, tv_readout readout,
+                                              const tv_hedged_params *params, tv_hedged *out, tv_err *err);
 
 #endif

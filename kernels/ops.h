@@ -98,6 +98,7 @@ typedef struct {
     int32_t *ids;          /* [M,used] i32: softmax in f32 over all E, top used, lowest index on ties, descending */
     tv_bf16 *weights;      /* [M,used] bf16: probabilities, renormalised if norm, rounded */
     int M, E, used, norm;
+    const int32_t *given;  /* [M,used] i32, or NULL: take these (distinct) experts, in this order, instead of the top ones */
 } tv_moe_route_args;
 
 /* out[m] = sum over m's experts in ascending expert index of round(weight * down(silu(gate) up)), each product and each

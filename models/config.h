@@ -14,15 +14,18 @@ enum { TV_MAX_EOS = 16 };
 typedef struct {
     tv_family family;
     char architecture[64];
-    int n_layers, d_model, n_heads, n_kv_heads, head_size, d_ff, vocab_size, max_positions;
+    int n_layers, d_model, n_heads, n_kv_heads, head_size;
+    int d_ff; /* 0 in a TV_QWEN3_MOE without dense layers */
+    int vocab_size, max_positions;
     int qkv_bias, o_bias;   /* 1: the projections carry biases */
     int tie_embeddings;     /* 1: lm_head is the embedding table */
     float rms_eps;
     double rope_theta;
-    /* rope scaling: 0 = default, 1 = yarn */
+    /* rope scaling: 0 = default, 1 = yarn. With yarn max_positions covers factor x original positions, if that is more. */
     int rope_yarn;
     double yarn_factor, yarn_beta_fast, yarn_beta_slow, yarn_attention_factor; /* attention factor 0 = derived */
     int yarn_original_positions;
+    int yarn_truncate; /* 1: the ramp's ends are rounded to whole dimensions (the usual) */
     /* mixture of experts (TV_QWEN3_MOE) */
     int n_experts, n_experts_used, d_ff_expert, norm_topk_prob;
     uint8_t *layer_sparse; /* [n_layers] 1 = expert layer; owned */

@@ -25,7 +25,7 @@ typedef struct {
     const tv_segment *segments; /* [n_segments] host; rows cover 0..M-1 in order */
     int n_segments, M;
     const int32_t *logit_rows;  /* [n_logits] i32 device: rows whose logits are wanted */
-    int n_logits;
+    int n_logits;               /* may be 0: a chunk of a prompt that no one reads */
     tv_kv_layer *kv;            /* [L] host array */
     const tv_attn_backend *backend;
     tv_plan plan;
@@ -34,8 +34,9 @@ typedef struct {
     tv_tap tap;                 /* fn NULL: none */
 } tv_step;
 
-/* Runs the step; logits land in tv_workspace_logits(ws)[0..n_logits). Allocates nothing. Taps: "embed", and per layer
- * "attn_norm", "qkv", "attn", "attn_out", "ffn_norm", "route" (i32 ids), "ffn_out"; then "final_norm", "logits". */
+/* Runs the step (TV_EARG: rows, segments or positions that do not fit); logits land in tv_workspace_logits(ws)[0..n_logits).
+ * Allocates nothing. Taps: "embed", and per layer "attn_norm", "qkv", "attn", "attn_out", "ffn_norm", in expert layers "router"
+ * (logits) and "route" (i32 ids), "ffn_out"; then "final_norm", "logits". */
 TV_NODISCARD tv_status tv_forward(const tv_model *model, tv_workspace *ws, const tv_step *step, tv_err *err);
 
 #endif

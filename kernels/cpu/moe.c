@@ -6,9 +6,10 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* Softmax in f32 over all E in ascending order, the largest `used` of the probabilities (lowest index on ties), divided
- * by their sum in descending order when norm, rounded to bf16. */
-static void route(const tv_bf16 *logits, int E, int used, int norm, float *p, int32_t *ids, tv_bf16 *weights) {
+/* Softmax in f32 over all E in ascending order, the largest `used` of the probabilities (lowest index on ties) or the
+ * given ones, divided by their sum in that order when norm, rounded to bf16. */
+static void route(const tv_bf16 *logits, int E, int used, int norm, const int32_t *given, float *p, int32_t *ids,
+                  tv_bf16 *weights) {
     float max = -INFINITY, sum = 0;
     for (int e = 0; e < E; e++) {
         p[e] = tv_f32_from_bf16(logits[e]);
@@ -24,14 +25,14 @@ static void route(const tv_bf16 *logits, int E, int used, int norm, float *p, in
     for (int i = 0; i < used; i++) {
         /* Probabilities taken are marked -1 and NaN compares with nothing: the first free index stands in, so that ids
          * are distinct and in range whatever the logits. */
-        int best = -1;
-        for (int e = 0; e < E; e++)
+        int best = given ? given[i] : -1;
+        for (int e = 0; e < E && !given; e++)
             if (p[e] != -1 && (best < 0 || p[e] > p[best])) best = e;
         ids[i] = best;
         top += p[best];
         weights[i] = tv_bf16_from_f32(p[best]);
         p[E + i] = p[best];
-        p[best] = -1;
+        if (!given) p[best] = -1;
     }
     if (norm)
         for (int i = 0; i < used; i++) weights[i] = tv_bf16_from_f32(p[E + i] / top);
@@ -47,13 +48,17 @@ static void route_rows(void *ctx, int worker, int begin, int end) {
     const tv_moe_route_args *a = job->a;
     float *p = job->scratch + (size_t)worker * (a->E + a->used);
     for (int m = begin; m < end; m++)
-        route(a->logits + (size_t)m * a->E, a->E, a->used, a->norm, p, a->ids + (size_t)m * a->used,
-              a->weights + (size_t)m * a->used);
+        route(a->logits + (size_t)m * a->E, a->E, a->used, a->norm, a->given ? a->given + (size_t)m * a->used : NULL, p,
+              a->ids + (size_t)m * a->used, a->weights + (size_t)m * a->used);
 }
 
 tv_status cpu_moe_route(tv_dev *dev, const tv_moe_route_args *a, tv_err *err) {
     TV_TRY(tv_check_moe_route(a, err));
     int threads = cpu_threads_for(dev, 8.0 * a->M * a->E * a->used);
+    for (size_t i = 0; a->given && i < (size_t)a->M * (size_t)a->used; i++)
+        if (a->given[i] < 0 || a->given[i] >= a->E)
+            return TV_FAIL(err, TV_EARG, "moe_route: row %zu is given expert %d, with E=%d", i / (size_t)a->used,
+                           a->given[i], a->E);
     void *scratch;
     TV_TRY(cpu_scratch(dev, CPU_SCRATCH_MOE, (size_t)threads * (a->E + a->used) * sizeof(float), &scratch, err));
     routing job = {a, scratch};

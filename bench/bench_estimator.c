@@ -1,0 +1,161 @@
+#include "bench/bench_estimator.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "estimator/distance.h"
+#include "estimator/hedged.h"
+#include "estimator/stats.h"
+#include "estimator/synthetic.h"
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The plug-in, block after block until `cells` are read; returns the symmetric value. */
+static tv_status bench_plugin(const tv_dataset *data, int64_t reads, double cells, cJSON *out, double *value,
+                              tv_err *err) {
+    const double block = (double)(data->set[0].N + data->set[1].N) * (double)data->n * 2 * (double)reads;
+    const int64_t rounds = cells > block ? (int64_t)ceil(cells / block) : 1;
+    const double start = now();
+    for (int64_t round = 0; round < rounds; round++) {
+        tv_distance d;
+        TV_TRY(tv_distance_run(data, &(tv_distance_options){.reads = reads}, &d, err));
+        *value = 0;
+        for (int s = 0; s < 2; s++) {
+            double *z = tv_xmalloc((size_t)d.set[s].N * sizeof *z);
+            tv_distance_z(&d, s, reads, z);
+            *value += 0.5 * tv_stats_mean(z, d.set[s].N);
+            free(z);
+        }
+        tv_distance_free(&d);
+    }
+    const double seconds = now() - start;
+    cJSON *row = cJSON_AddObjectToObject(out, "plugin");
+    cJSON_AddNumberToObject(row, "cells", (double)rounds * block);
+    cJSON_AddNumberToObject(row, "seconds", seconds);
+    cJSON_AddNumberToObject(row, "cells_per_second", (double)rounds * block / seconds);
+    cJSON_AddNumberToObject(row, "value", *value);
+    return TV_OK;
+}
+
+/* Median of seven runs of the hedged estimator. */
+static tv_status bench_hedged(const tv_dataset *data, cJSON *out, double *value, tv_err *err) {
+    enum { RUNS = 7 };
+    double seconds[RUNS];
+    for (int i = 0; i < RUNS; i++) {
+        tv_hedged h;
+        const double start = now();
+        TV_TRY(tv_hedged_run(data, 2, (tv_readout){0}, NULL, &h, err));
+        seconds[i] = now() - start;
+        *value = tv_hedged_combine(&h, TV_HEDGED_T2PJ).estimate;
+        tv_hedged_free(&h);
+    }
+    qsort(seconds, RUNS, sizeof *seconds, by_value);
+    const double cells = (double)(data->set[0].N + data->set[1].N) * (double)data->n;
+    cJSON *row = cJSON_AddObjectToObject(out, "hedged");
+    cJSON_AddNumberToObject(row, "cells", cells);
+    cJSON_AddNumberToObject(row, "seconds", seconds[RUNS / 2]);
+    cJSON_AddNumberToObject(row, "cells_per_second", cells / seconds[RUNS / 2]);
+    cJSON_AddStringToObject(row, "isa", tv_hedged_isa());
+    cJSON_AddNumberToObject(row, "value", *value);
+    return TV_OK;
+}
+
+/* Single quotes around a path for the shell; the caller frees. NULL when the path holds one itself. */
+static char *quoted(const char *path) {
+    for (const char *p = path; *p; p++)
+        if (*p == '\'') return NULL;
+    return tv_xprintf("'%s'", path);
+}
+
+static tv_status run_numpy(const tv_bench_estimator_options *o, const char *bundle, int64_t reads, cJSON **result,
+                           tv_err *err) {
+    char *parts[3] = {quoted(o->python), quoted(o->script), quoted(bundle)};
+    tv_status status = TV_OK;
+    if (!parts[0] || !parts[1] || !parts[2])
+        status = TV_FAIL(err, TV_EARG, "a path with a quote cannot be passed on: %s", bundle);
+    if (status == TV_OK) {
+        char *command = tv_xprintf("%s %s %s %lld", parts[0], parts[1], parts[2], (long long)reads), text[4096];
+        FILE *pipe = popen(command, "r");
+        const size_t size = pipe ? fread(text, 1, sizeof text - 1, pipe) : 0;
+        const int code = pipe ? pclose(pipe) : -1;
+        if (code != 0)
+            status = TV_FAIL(err, TV_EIO, "%s ended with code %d: is NumPy installed there?", command, code);
+        else
+            status = tv_json_parse(text, size, "output of the NumPy implementation", result, err);
+        free(command);
+    }
+    for (int i = 0; i < 3; i++) free(parts[i]);
+    return status;
+}
+
+static tv_status compare(const tv_bench_estimator_options *o, const tv_dataset *data, int64_t reads, cJSON *out,
+                         double plugin, double hedged, tv_err *err) {
+    char *bundle = tv_path_join(o->scratch ? o->scratch : ".", "bench-estimator.safetensors");
+    cJSON *numpy = NULL;
+    tv_status status = tv_dataset_write_bundle(data, bundle, err);
+    if (status == TV_OK) status = run_numpy(o, bundle, reads, &numpy, err);
+    unlink(bundle);
+    free(bundle);
+    if (status != TV_OK) return status;
+    const char *names[2] = {"plugin", "hedged"}, *rates[2] = {"plugin_cells_per_second", "hedged_cells_per_second"},
+               *ratios[2] = {"plugin_ratio", "hedged_ratio"};
+    const double values[2] = {plugin, hedged};
+    for (int i = 0; i < 2 && status == TV_OK; i++) {
+        const cJSON *theirs = cJSON_GetObjectItemCaseSensitive(numpy, names[i]),
+                    *rate = cJSON_GetObjectItemCaseSensitive(numpy, rates[i]);
+        if (!cJSON_IsNumber(theirs) || !cJSON_IsNumber(rate) || !(fabs(theirs->valuedouble - values[i]) <= 1e-9))
+            status = TV_FAIL(err, TV_ENUMERIC, "the NumPy %s is %.17g, ours %.17g", names[i],
+                             cJSON_IsNumber(theirs) ? theirs->valuedouble : (double)NAN, values[i]);
+        else {
+            const cJSON *ours =
+                cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(out, names[i]), "cells_per_second");
+            cJSON_AddNumberToObject(out, ratios[i], ours->valuedouble / rate->valuedouble);
+        }
+    }
+    cJSON_AddItemToObject(out, "numpy", numpy);
+    return status;
+}
+
+tv_status tv_bench_estimator(const tv_bench_estimator_options *o, cJSON **result, tv_err *err) {
+    *result = NULL;
+    const int64_t N = o->N > 0 ? o->N : 64, reads = o->reads > 0 ? o->reads : 8;
+    const tv_markov_options pair = {
+        .n = o->n > 0 ? o->n : 500, .contexts = 64, .topics = 4, .k = o->k > 0 ? o->k : 20, .delta = 0.0458, .seed = 1};
+    if (reads < 2) return TV_FAIL(err, TV_EARG, "the benchmark needs at least two reads, not %lld", (long long)reads);
+    tv_chain chain;
+    TV_TRY(tv_chain_markov(&pair, &chain, err));
+    tv_dataset *data = NULL;
+    tv_status status = tv_chain_record(&chain, &(tv_oracle){TV_ORACLE_HEAVY, 0.02, 1}, 0, N, reads, &data, err);
+    tv_chain_free(&chain);
+    if (status != TV_OK) return status;
+    cJSON *out = cJSON_CreateObject();
+    cJSON_AddNumberToObject(out, "N", (double)N);
+    cJSON_AddNumberToObject(out, "n", pair.n);
+    cJSON_AddNumberToObject(out, "k", pair.k);
+    cJSON_AddNumberToObject(out, "reads", (double)reads);
+    cJSON_AddNumberToObject(out, "threads", omp_get_max_threads());
+    double plugin = 0, hedged = 0;
+    status = bench_plugin(data, reads, o->cells > 0 ? o->cells : 6.6e7, out, &plugin, err);
+    if (status == TV_OK) status = bench_hedged(data, out, &hedged, err);
+    if (status == TV_OK && o->python) status = compare(o, data, reads, out, plugin, hedged, err);
+    tv_chain_record_free(data);
+    if (status == TV_OK)
+        *result = out;
+    else
+        cJSON_Delete(out);
+    return status;
+}

@@ -1,0 +1,282 @@
+#include "cli/common.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "cli/progress.h"
+#include "estimator/report.h"
+
+int cli_exit_code(const tv_err *err) { return err->code == TV_EARG || err->code == TV_EUNSUPPORTED ? EXIT_USAGE : EXIT_FAILED; }
+
+tv_status cli_model_dir(const char *given, char **dir, tv_err *err) {
+    if (given) {
+        *dir = tv_xstrdup(given);
+        return TV_OK;
+    }
+    /* beside the program in the source tree (build/tvgpu), or in the share folder of an installation (bin/tvgpu) */
+    static const char *const places[] = {"/../models/tiny-qwen3", "/../share/tvgpu/models/tiny-qwen3", "/models/tiny-qwen3", "/../../models/tiny-qwen3"};
+    char exe[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (n > 0) {
+        exe[n] = 0;
+        char *slash = strrchr(exe, '/');
+        if (slash) *slash = 0;
+        for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+            char *path = tv_xprintf("%s%s", exe, places[i]), *config = tv_path_join(path, "config.json");
+            int there = tv_path_exists(config);
+            free(config);
+            if (there) {
+                char *real = realpath(path, NULL);
+                if (real) free(path);
+                *dir = real ? real : path;
+                return TV_OK;
+            }
+            free(path);
+        }
+    }
+    return TV_FAIL(err, TV_EARG, "the bundled model was not found near the program (looked for models/tiny-qwen3); name a checkpoint folder as MODEL");
+}
+
+tv_status cli_engine_open(const tv_args *args, const tv_side *side, const char *model_dir, tv_engine **engine, tv_err *err) {
+    tv_bar bar;
+    tv_bar_start(&bar, "loading weights", "MB", 1e-6, 0, args->quiet);
+    tv_engine_options options = {model_dir, side->device, args->threads, args->isa, args->gpu, &bar.progress};
+    tv_status s = tv_engine_open(&options, engine, err);
+    bar.quiet |= !bar.terminal; /* loading is short: a log needs no line for it */
+    tv_bar_finish(&bar);
+    return s;
+}
+
+static void append(cli_prompts *p, const int32_t *ids, size_t n) {
+    size_t have = p->P ? (size_t)p->offsets[p->P] : 0;
+    p->ids = tv_xrealloc(p->ids, (have + n) * sizeof *p->ids);
+    if (n) memcpy(p->ids + have, ids, n * sizeof *ids);
+    p->offsets = tv_xrealloc(p->offsets, (size_t)(p->P + 2) * sizeof *p->offsets);
+    if (!p->P) p->offsets[0] = 0;
+    p->offsets[++p->P] = (int32_t)(have + n);
+    if ((int64_t)n > p->longest) p->longest = (int64_t)n;
+}
+
+static tv_status add_text(const tv_args *args, const tv_tokenizer *tok, const char *text, cli_prompts *p, tv_err *err) {
+    int32_t *ids = NULL;
+    size_t n = 0;
+    if (args->raw) {
+        TV_TRY(tv_tokenizer_encode(tok, text, strlen(text), &ids, &n, err));
+    } else {
+        const char *system = args->system ? args->system : "You are a helpful assistant.";
+        tv_message messages[2] = {{"system", system}, {"user", text}};
+        int skip = !*system;
+        TV_TRY(tv_chat_encode(tok, messages + skip, (size_t)(2 - skip), args->thinking, &ids, &n, err));
+    }
+    append(p, ids, n);
+    free(ids);
+    return TV_OK;
+}
+
+static tv_status add_messages(const tv_args *args, const tv_tokenizer *tok, const cJSON *list, const char *where, cli_prompts *p, tv_err *err) {
+    size_t n = (size_t)cJSON_GetArraySize(list), i = 0, n_ids = 0;
+    tv_message *messages = tv_xcalloc(n + 1, sizeof *messages);
+    const cJSON *m;
+    tv_status s = TV_OK;
+    cJSON_ArrayForEach(m, list) {
+        messages[i].role = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "role"));
+        messages[i].content = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, "content"));
+        if (!messages[i].role || !messages[i].content) {
+            s = TV_FAIL(err, TV_EFORMAT, "%s: message %zu needs the strings \"role\" and \"content\"", where, i);
+            break;
+        }
+        i++;
+    }
+    int32_t *ids = NULL;
+    if (s == TV_OK) s = tv_chat_encode(tok, messages, n, args->thinking, &ids, &n_ids, err);
+    if (s == TV_OK) append(p, ids, n_ids);
+    free(ids);
+    free(messages);
+    return s;
+}
+
+static tv_status add_ids(const cJSON *list, const char *where, cli_prompts *p, tv_err *err) {
+    size_t n = (size_t)cJSON_GetArraySize(list), i = 0;
+    int32_t *ids = tv_xmalloc(n * sizeof *ids);
+    const cJSON *item;
+    tv_status s = TV_OK;
+    cJSON_ArrayForEach(item, list) {
+        int64_t id;
+        s = tv_json_int(item, where, "a token id", &id, err);
+        if (s == TV_OK && (id < 0 || id > INT32_MAX)) s = TV_FAIL(err, TV_EARG, "%s: token id %lld is not a token id", where, (long long)id);
+        if (s != TV_OK) break;
+        ids[i++] = (int32_t)id;
+    }
+    if (s == TV_OK) append(p, ids, n);
+    free(ids);
+    return s;
+}
+
+static tv_status add_file(const tv_args *args, const char *model_dir, tv_tokenizer **tok, cli_prompts *p, tv_err *err) {
+    char *text;
+    size_t size;
+    TV_TRY(tv_file_read(args->prompts, (size_t)1 << 30, &text, &size, err));
+    tv_status s = TV_OK;
+    size_t line = 0;
+    for (char *c = text; s == TV_OK && c < text + size;) {
+        char *end = memchr(c, '\n', (size_t)(text + size - c));
+        size_t length = end ? (size_t)(end - c) : (size_t)(text + size - c);
+        line++;
+        char *where = tv_xprintf("%s:%zu", args->prompts, line);
+        size_t blank = strspn(c, " \t\r");
+        cJSON *json = NULL;
+        if (blank < length) {
+            s = tv_json_parse(c, length, where, &json, err);
+            const cJSON *ids = cJSON_GetObjectItemCaseSensitive(json, "ids"), *messages = cJSON_GetObjectItemCaseSensitive(json, "messages");
+            if (s == TV_OK && !cJSON_IsArray(ids) && !*tok) s = tv_tokenizer_load(model_dir, tok, err);
+            if (s != TV_OK) {
+            } else if (cJSON_IsString(json)) {
+                s = add_text(args, *tok, json->valuestring, p, err);
+            } else if (cJSON_IsArray(messages)) {
+                s = add_messages(args, *tok, messages, where, p, err);
+            } else if (cJSON_IsArray(ids)) {
+                s = add_ids(ids, where, p, err);
+            } else {
+                s = TV_FAIL(err, TV_EFORMAT, "%s: a prompt is a string, {\"messages\": [...]} or {\"ids\": [...]}", where);
+            }
+        }
+        cJSON_Delete(json);
+        free(where);
+        c += length + 1;
+    }
+    if (s == TV_OK && !p->P) s = TV_FAIL(err, TV_EFORMAT, "%s: holds no prompt", args->prompts);
+    free(text);
+    return s;
+}
+
+tv_status cli_prompts_make(const tv_args *args, const char *model_dir, cli_prompts *prompts, tv_err *err) {
+    tv_tokenizer *tok = NULL;
+    memset(prompts, 0, sizeof *prompts);
+    tv_status s;
+    if (args->prompts && (args->prompt || args->system)) {
+        return TV_FAIL(err, TV_EARG, "--prompts brings its own prompts: leave out --prompt and --system");
+    } else if (args->prompts) {
+        s = add_file(args, model_dir, &tok, prompts, err);
+    } else {
+        s = tv_tokenizer_load(model_dir, &tok, err);
+        if (s == TV_OK) s = add_text(args, tok, args->prompt ? args->prompt : "Tell me a story about a robot learning to paint.", prompts, err);
+    }
+    for (int64_t i = 0; s == TV_OK && i < prompts->P; i++)
+        if (prompts->offsets[i] == prompts->offsets[i + 1]) s = TV_FAIL(err, TV_EARG, "prompt %lld has no tokens: there is nothing to continue", (long long)i);
+    tv_tokenizer_close(tok);
+    if (s != TV_OK) cli_prompts_free(prompts);
+    return s;
+}
+
+void cli_prompts_free(cli_prompts *prompts) {
+    free(prompts->ids);
+    free(prompts->offsets);
+    memset(prompts, 0, sizeof *prompts);
+}
+
+/* A number inside the report, or NaN. */
+static double number(const cJSON *report, const char *object, const char *key) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(report, object), key);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+static void interval(const cJSON *report, double *low, double *high) {
+    const cJSON *ci = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(report, "tv"), "ci95");
+    *low = *high = NAN;
+    if (cJSON_GetArraySize(ci) != 2) return;
+    *low = cJSON_GetArrayItem(ci, 0)->valuedouble, *high = cJSON_GetArrayItem(ci, 1)->valuedouble;
+}
+
+/* Has the distance moved since an earlier report? Adds "baseline" to the report. */
+static tv_status baseline(const tv_args *args, cJSON *report, tv_err *err) {
+    cJSON *old = NULL;
+    TV_TRY(tv_json_load(args->baseline, (size_t)1 << 30, &old, err));
+    double was = number(old, "tv", "estimate"), was_se = number(old, "tv", "se");
+    double now = number(report, "tv", "estimate"), now_se = number(report, "tv", "se");
+    if (!isfinite(was)) {
+        cJSON_Delete(old);
+        return TV_FAIL(err, TV_EFORMAT, "%s: no tv.estimate: not a report of tvgpu", args->baseline);
+    }
+    cJSON *b = cJSON_AddObjectToObject(report, "baseline");
+    double se = sqrt((isfinite(was_se) ? was_se * was_se : 0) + (isfinite(now_se) ? now_se * now_se : 0));
+    tv_json_add_number(b, "estimate", was);
+    tv_json_add_number(b, "se", was_se);
+    tv_json_add_number(b, "difference", now - was);
+    tv_json_add_number(b, "difference_se", se);
+    const cJSON *n_old = cJSON_GetObjectItemCaseSensitive(old, "n"), *n_new = cJSON_GetObjectItemCaseSensitive(report, "n");
+    int comparable = cJSON_IsNumber(n_old) && cJSON_IsNumber(n_new) && n_old->valuedouble == n_new->valuedouble;
+    cJSON_AddBoolToObject(b, "same_length", comparable);
+    if (!comparable) tv_warn("%s was measured at another trajectory length: the two distances are not comparable", args->baseline);
+    cJSON_AddStringToObject(b, "verdict", !isfinite(now) ? "cannot tell" : fabs(now - was) > 1.96 * se ? "moved" : "not distinguishable from no change");
+    cJSON_Delete(old);
+    return TV_OK;
+}
+
+tv_status cli_report(const tv_args *args, const tv_dataset *data, const cJSON *timing, cJSON **out, int *exit_code, tv_err *err) {
+    tv_report_options options = {args->reads, (int)args->readout, args->serving_order, args->seed[0]};
+    cJSON *body = NULL;
+    *out = NULL;
+    *exit_code = EXIT_DONE;
+    TV_TRY(tv_report_build(data, &options, &body, err));
+    cJSON *report = cJSON_CreateObject();
+    cJSON_AddStringToObject(report, "tvgpu", TV_VERSION);
+    static const char *const keys[] = {"model", "a", "b"};
+    for (int i = 0; i < 3; i++) {
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(data->manifest, keys[i]);
+        if (item) cJSON_AddItemToObject(report, keys[i], cJSON_Duplicate(item, 1));
+        else tv_json_add_null(report, keys[i], "the data carries no manifest");
+    }
+    for (cJSON *item = body->child; item;) {
+        cJSON *next = item->next;
+        cJSON_AddItemToObject(report, item->string, cJSON_DetachItemViaPointer(body, item));
+        item = next;
+    }
+    cJSON_Delete(body);
+    tv_status s = args->baseline ? baseline(args, report, err) : TV_OK;
+    if (s != TV_OK) {
+        cJSON_Delete(report);
+        return s;
+    }
+    if (timing) cJSON_AddItemToObject(report, "timing", cJSON_Duplicate(timing, 1));
+    else tv_json_add_null(report, "timing", "estimated from recorded data");
+    if (args->json) {
+        char *text = tv_json_text(report);
+        puts(text);
+        free(text);
+    } else {
+        tv_report_print(report, stdout);
+    }
+    if (isfinite(args->fail_above)) {
+        double low, high, x = args->fail_above;
+        interval(report, &low, &high);
+        *exit_code = !isfinite(low) || !isfinite(high) ? EXIT_CANNOT_TELL : low > x ? EXIT_ABOVE : high > x ? EXIT_CANNOT_TELL : EXIT_DONE;
+        double half = (high - low) / 2, gap = fabs(number(report, "tv", "estimate") - x);
+        if (*exit_code == EXIT_ABOVE) tv_note("fail-above: the interval [%.4g, %.4g] lies above %g", low, high, x);
+        else if (*exit_code == EXIT_DONE) tv_note("fail-above: the interval [%.4g, %.4g] does not lie above %g", low, high, x);
+        else if (!isfinite(half)) tv_note("fail-above: there is no interval, so the data cannot tell; more trajectories (-N) give one");
+        else if (gap > half * 1e-3)
+            tv_note("fail-above: the interval [%.4g, %.4g] straddles %g, so the data cannot tell; if the estimate stays where it is, about %.1f times the trajectories (-N) would",
+                    low, high, x, half * half / (gap * gap));
+        else tv_note("fail-above: the interval [%.4g, %.4g] straddles %g and the estimate lies on it: more trajectories may never tell", low, high, x);
+    }
+    *out = report;
+    return TV_OK;
+}
+
+void cli_duration(char *buf, size_t size, double s) {
+    if (s < 60) snprintf(buf, size, "%.0f s", s);
+    else if (s < 3600) snprintf(buf, size, "%d min %02d s", (int)(s / 60), (int)s % 60);
+    else snprintf(buf, size, "%d h %02d min", (int)(s / 3600), (int)(s / 60) % 60);
+}
+
+void cli_bytes(char *buf, size_t size, double bytes) {
+    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
+    int u = 0;
+    while (bytes >= 1000 && u < 4) bytes /= 1000, u++;
+    snprintf(buf, size, u ? "%.1f %s" : "%.0f %s", bytes, units[u]);
+}

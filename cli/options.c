@@ -1,0 +1,301 @@
+#include "cli/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum { FLAG, INT, INT64, U64, REAL, TEXT, CHOICE, NAME /* char[16] */ } kind;
+
+typedef struct {
+    const char *name;
+    char letter;
+    const char *value; /* metavariable, or the choices "x|y"; NULL for a flag */
+    kind kind;
+    int sided; /* 1: the field lies in tv_side and -a / -b suffixes exist; 2: an array of two with suffixes */
+    size_t offset;
+    double low, high;
+    unsigned commands;
+    const char *group, *help;
+} option;
+
+#define ARG(field) offsetof(tv_args, field)
+#define SIDE(field) offsetof(tv_side, field)
+#define SERVING(field) (offsetof(tv_side, serving) + offsetof(tv_serving, field))
+#define BIG 9007199254740992.0
+
+static const option table[] = {
+    /* what runs */
+    {"model", 0, "DIR", TEXT, 1, SIDE(model), 0, 0, CMD_COMPARE, "Model and device", "checkpoint of one side (--model-b DIR: another checkpoint for side b)"},
+    {"device", 0, "auto|cpu|cuda", CHOICE, 1, SIDE(device), 0, 0, CMD_MODEL, "Model and device", "where it runs (default auto: cuda where there is one, else cpu)"},
+    {"threads", 0, "N", INT, 0, ARG(threads), 0, 4096, CMD_MODEL | CMD_DATA | CMD_SYNTH | CMD_BENCH, "Model and device", "CPU threads (default 0: all cores); results do not depend on it"},
+    {"isa", 0, "NAME", TEXT, 0, ARG(isa), 0, 0, CMD_MODEL, "Model and device", "CPU instruction set: auto, scalar, avx2, avx512 (default auto); bits do not depend on it"},
+    {"gpu", 0, "I", INT, 0, ARG(gpu), 0, 1024, CMD_MODEL, "Model and device", "which GPU (default 0)"},
+    /* serving configuration */
+    {"backend", 0, "auto|math|eager|flash|cudnn", CHOICE, 1, SERVING(backend), 0, 0, CMD_MODEL, "Serving configuration", "attention kernel (default auto)"},
+    {"batch", 0, "B", INT, 1, SERVING(batch), 0, 1 << 20, CMD_RUN, "Serving configuration", "most sequences running at once (default 0: all)"},
+    {"pad-batch", 0, NULL, FLAG, 1, SERVING(pad_batch), 0, 0, CMD_RUN, "Serving configuration", "padding sequences complete the last batch"},
+    {"order", 0, "fixed|shuffled", CHOICE, 1, SERVING(order), 0, 0, CMD_RUN, "Serving configuration", "whether each pass draws a new composition (default fixed)"},
+    {"arrivals", 0, "together|staggered", CHOICE, 1, SERVING(arrivals), 0, 0, CMD_RUN, "Serving configuration", "staggered requests make the batch grow and shrink (default together)"},
+    {"reduction", 0, "serving|fixed", CHOICE, 1, SERVING(reduction_fixed), 0, 0, CMD_MODEL, "Serving configuration", "summation orders from the running batch, or from sizes alone (default serving)"},
+    {"plan-units", 0, "U", INT, 1, SERVING(plan_units), 1, 1 << 16, CMD_MODEL, "Serving configuration", "multiprocessors that the serving plan fills (default 132)"},
+    {"logits", 0, "bf16|f32", CHOICE, 1, SERVING(logits_f32), 0, 0, CMD_MODEL, "Serving configuration", "precision of the logits (default bf16)"},
+    {"prefill-chunk", 0, "C", INT, 1, SERVING(prefill_chunk), 0, 1 << 20, CMD_RUN | CMD_GENERATE, "Serving configuration", "prompt tokens processed a step (default 0: the whole prompt)"},
+    {"top-k", 0, "K", INT, 1, SERVING(top_k), 1, 128, CMD_RUN | CMD_GENERATE, "Serving configuration", "sampling takes the K most likely tokens (default 20)"},
+    {"temperature", 0, "T", REAL, 1, SERVING(temperature), 0, 1e6, CMD_RUN | CMD_GENERATE, "Serving configuration", "sampling temperature (default 1; 0 = the most likely token)"},
+    {"store-k", 0, "K", INT, 1, SERVING(store_k), 1, 128, CMD_RUN, "Serving configuration", "log-probabilities recorded per token (default 32)"},
+    {"pass-seed", 0, "S", U64, 1, SERVING(pass_seed), 0, 0, CMD_RUN, "Serving configuration", "seed of what a pass draws: composition and arrival steps (default 0)"},
+    /* sampling */
+    {"trajectories", 'N', "N", INT64, 0, ARG(N), 1, 1e7, CMD_COMPARE | CMD_SAMPLE, "Sampling", "trajectories sampled by each side (default 128; 64 with --quick)"},
+    {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling", "tokens of a trajectory (default 128; 64 with --quick)"},
+    {"seed", 0, "S", U64, 2, ARG(seed), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling", "sampling seed (compare: default 0 for a, 1 for b)"},
+    {"prompt", 0, "TEXT", TEXT, 0, ARG(prompt), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling", "the user's message (default \"Tell me a story about a robot learning to paint.\")"},
+    {"system", 0, "TEXT", TEXT, 0, ARG(system), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling", "the system message (default \"You are a helpful assistant.\"; \"\" for none)"},
+    {"prompts", 0, "FILE", TEXT, 0, ARG(prompts), 0, 0, CMD_COMPARE | CMD_SAMPLE, "Sampling", "a prompt a line (JSON): a string, {\"messages\": [...]} or {\"ids\": [...]}"},
+    {"raw", 0, NULL, FLAG, 0, ARG(raw), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling", "the prompt as it is, without the chat template"},
+    {"thinking", 0, "on|off", CHOICE, 0, ARG(thinking), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE | CMD_TOKENIZE, "Sampling", "the chat template's thinking flag (default: as the template has it)"},
+    {"suppress-eos", 0, NULL, FLAG, 0, ARG(suppress_eos), 0, 0, CMD_RUN | CMD_GENERATE, "Sampling", "end-of-text has probability 0: every trajectory has n tokens (default of compare, sample, score)"},
+    {"ignore-eos", 0, NULL, FLAG, 0, ARG(ignore_eos), 0, 0, CMD_RUN | CMD_GENERATE, "Sampling", "end-of-text is an ordinary token, continued past"},
+    {"stop-eos", 0, NULL, FLAG, 0, ARG(suppress_eos), -1, 0, CMD_RUN, "Sampling", "a trajectory ends at end-of-text"},
+    /* scoring */
+    {"repeats", 'R', "R", INT64, 0, ARG(R), 1, 1e6, CMD_COMPARE | CMD_SCORE, "Scoring", "passes of each side over each set (default 4; score: 1)"},
+    {"always-repeat", 0, NULL, FLAG, 0, ARG(always_repeat), 0, 0, CMD_COMPARE, "Scoring", "keep repeating a side whose passes are bit-identical"},
+    {"method", 0, "replay|prefill", CHOICE, 0, ARG(method), 0, 0, CMD_SCORE, "Scoring", "teacher-forced decode steps, or the whole trajectory at once (default replay)"},
+    {"side", 0, "a|b", CHOICE, 0, ARG(side_name), 0, 0, CMD_SAMPLE | CMD_SCORE, "Scoring", "which side these options describe (default a)"},
+    /* estimating */
+    {"readout", 0, "K", INT64, 0, ARG(readout), 1, 1e6, CMD_COMPARE | CMD_DATA, "Estimating", "use the K most likely recorded slots, renormalised (default: all stored)"},
+    {"reads", 0, "R", INT64, 0, ARG(reads), 1, 1e6, CMD_DATA, "Estimating", "use the first R passes (default: all)"},
+    {"serving-order", 0, NULL, FLAG, 0, ARG(serving_order), 0, 0, CMD_COMPARE | CMD_DATA, "Estimating", "keep the passes in stored order for sigma, floors and levels"},
+    {"fail-above", 0, "X", REAL, 0, ARG(fail_above), 0, 1, CMD_COMPARE | CMD_ESTIMATE, "Estimating", "exit 3 when the interval lies above X, 4 when it cannot tell"},
+    {"baseline", 0, "FILE", TEXT, 0, ARG(baseline), 0, 0, CMD_COMPARE | CMD_ESTIMATE, "Estimating", "an earlier report.json: has the distance moved since?"},
+    {"theory", 0, NULL, FLAG, 0, ARG(theory), 0, 0, CMD_SCHEDULE, "Estimating", "parameters that theory gives for --length, --sigma, --eps, --delta"},
+    {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_SCHEDULE, "Estimating", "tokens of a trajectory, for --theory (default 500)"},
+    {"sigma", 0, "S", REAL, 0, ARG(sigma), 0, 1e6, CMD_SCHEDULE, "Estimating", "noise of one read, relative (default 0.02)"},
+    {"eps", 0, "E", REAL, 0, ARG(eps), 1e-6, 1, CMD_SCHEDULE, "Estimating", "wanted error (default 0.02)"},
+    {"delta", 0, "D", REAL, 0, ARG(delta), 1e-12, 0.5, CMD_SCHEDULE, "Estimating", "allowed failure probability (default 0.05)"},
+    {"target-error", 0, "E", REAL, 0, ARG(target_error), 1e-6, 1, CMD_SCHEDULE, "Estimating", "what to run next for a 95% interval within +-E"},
+    {"budget", 0, "Q", REAL, 0, ARG(budget), 1, 1e15, CMD_SCHEDULE, "Estimating", "what to run next for Q queries (scored tokens a side)"},
+    {"coverage", 0, NULL, FLAG, 0, ARG(coverage), 0, 0, CMD_SYNTH, "Estimating", "measure how often the intervals contain the truth"},
+    {"scale", 0, "X", REAL, 0, ARG(scale), 0.01, 1e6, CMD_SYNTH, "Estimating", "amount of work relative to the default of under a minute (default 1)"},
+    {"seed", 0, "S", U64, 0, ARG(seed), 0, 0, CMD_SYNTH | CMD_DATA, "Estimating", "seed of permutations, bootstrap and synthetic draws (default 0)"},
+    /* bench */
+    {"repetitions", 0, "N", INT64, 0, ARG(reps), 1, 1000, CMD_BENCH, "Measuring", "repetitions of each measurement (default 5)"},
+    /* input of small commands */
+    {"tokens", 0, "IDS|FILE", TEXT, 0, ARG(tokens), 0, 0, CMD_LOGITS, "Input", "token ids \"1 2 3\", or a safetensors file with tensor tokens i32 [B,T]"},
+    {"path", 0, "prefill|decode", CHOICE, 0, ARG(path), 0, 0, CMD_LOGITS, "Input", "all positions at once, or one by one through decode (default prefill)"},
+    {"jsonl", 0, NULL, FLAG, 0, ARG(jsonl), 0, 0, CMD_TOKENIZE, "Input", "read one JSON value a line, print one a line"},
+    {"decode", 0, NULL, FLAG, 0, ARG(decode), 0, 0, CMD_TOKENIZE, "Input", "ids to text"},
+    {"chat", 0, NULL, FLAG, 0, ARG(chat), 0, 0, CMD_TOKENIZE, "Input", "with --jsonl: arrays of {\"role\", \"content\"} to the ids of the chat prompt"},
+    {"plan", 0, NULL, FLAG, 0, ARG(plan), 0, 0, CMD_INFO, "Input", "print the summation orders of the reduction plan"},
+    /* output */
+    {"out", 'o', "PATH", TEXT, 0, ARG(out), 0, 0, CMD_RUN | CMD_LOGITS | CMD_EXPORT | CMD_ESTIMATE | CMD_BENCH, "Output", "run folder, or the file to write"},
+    {"quick", 0, NULL, FLAG, 0, ARG(quick), 0, 0, CMD_COMPARE, "Output", "smaller N, n and R: under a minute with the bundled model"},
+    {"dry-run", 0, NULL, FLAG, 0, ARG(dry_run), 0, 0, CMD_RUN, "Output", "say what would run: passes, time, memory and disk"},
+    {"json", 0, NULL, FLAG, 0, ARG(json), 0, 0, ~(CMD_TOKENIZE | CMD_LOGITS | CMD_GENERATE | CMD_EXPORT), "Output", "print the result as JSON"},
+    {"quiet", 'q', NULL, FLAG, 0, ARG(quiet), 0, 0, ~0u, "Output", "no progress and no notes"},
+    {"help", 'h', NULL, FLAG, 0, ARG(help), 0, 0, ~0u, "Output", "this text"},
+};
+enum { N_OPTIONS = sizeof table / sizeof *table };
+
+static tv_status set(const option *o, const char *shown, void *base, const char *value, tv_err *err) {
+    void *field = (char *)base + o->offset;
+    char *end = NULL;
+    switch (o->kind) {
+    case FLAG: *(int *)field = o->low < 0 ? -1 : 1; return TV_OK;
+    case TEXT: *(const char **)field = value; return TV_OK;
+    case U64:
+        errno = 0;
+        *(uint64_t *)field = strtoull(value, &end, 10);
+        if (errno || end == value || *end || strchr(value, '-'))
+            return TV_FAIL(err, TV_EARG, "%s %s: not a whole number from 0 to 2^64-1", shown, value);
+        return TV_OK;
+    case INT:
+    case INT64: {
+        errno = 0;
+        long long v = strtoll(value, &end, 10);
+        if (errno || end == value || *end || (double)v < o->low || (double)v > o->high)
+            return TV_FAIL(err, TV_EARG, "%s %s: not a whole number from %.0f to %.0f", shown, value, o->low, o->high);
+        if (o->kind == INT)
+            *(int *)field = (int)v;
+        else
+            *(int64_t *)field = v;
+        return TV_OK;
+    }
+    case REAL: {
+        errno = 0;
+        double v = strtod(value, &end);
+        if (end == value || *end || !(v >= o->low && v <= o->high))
+            return TV_FAIL(err, TV_EARG, "%s %s: not a number from %g to %g", shown, value, o->low, o->high);
+        *(double *)field = v;
+        return TV_OK;
+    }
+    case NAME:
+    case CHOICE: {
+        int index = 0;
+        size_t length = strlen(value);
+        for (const char *c = o->value; c; index++) {
+            const char *bar = strchr(c, '|');
+            size_t n = bar ? (size_t)(bar - c) : strlen(c);
+            if (n == length && !memcmp(c, value, n)) {
+                if (o->offset == SERVING(backend) && o->sided == 1)
+                    memcpy(field, value, length + 1);
+                else if (o->offset == ARG(thinking) && !o->sided)
+                    *(tv_thinking *)field = index ? TV_THINKING_OFF : TV_THINKING_ON;
+                else if (o->sided == 1 && o->offset != SIDE(device))
+                    *(int *)field = index; /* the enums of tv_serving are in the order of the choices */
+                else
+                    *(const char **)field = value;
+                return TV_OK;
+            }
+            c = bar ? bar + 1 : NULL;
+        }
+        return TV_FAIL(err, TV_EARG, "%s %s: choose one of %s", shown, value, o->value);
+    }
+    }
+    return TV_OK;
+}
+
+/* Finds name (without dashes) for command; *side becomes 0, 1 or -1 (both). NULL when there is none. */
+static const option *find(const char *name, size_t length, unsigned bit, int *side) {
+    for (int i = 0; i < N_OPTIONS; i++) {
+        const option *o = &table[i];
+        size_t n = strlen(o->name);
+        if (!(o->commands & bit) || length < n || memcmp(o->name, name, n)) continue;
+        *side = -1;
+        if (length == n) return o;
+        if (o->sided && bit == CMD_COMPARE && length == n + 2 && name[n] == '-' && (name[n + 1] == 'a' || name[n + 1] == 'b')) {
+            *side = name[n + 1] - 'a';
+            return o;
+        }
+    }
+    return NULL;
+}
+
+/* The option of the command that is nearest in edit distance, for "did you mean". */
+static const char *nearest(const char *name, size_t length, unsigned bit) {
+    const char *best = NULL;
+    size_t best_distance = 4;
+    for (int i = 0; i < N_OPTIONS; i++) {
+        const char *o = table[i].name;
+        size_t n = strlen(o), row[64];
+        if (!(table[i].commands & bit) || n >= 60 || length >= 60) continue;
+        for (size_t c = 0; c <= n; c++) row[c] = c;
+        for (size_t r = 1; r <= length; r++) {
+            size_t diagonal = row[0];
+            row[0] = r;
+            for (size_t c = 1; c <= n; c++) {
+                size_t up = row[c], d = diagonal + (name[r - 1] != o[c - 1]);
+                if (up + 1 < d) d = up + 1;
+                if (row[c - 1] + 1 < d) d = row[c - 1] + 1;
+                diagonal = up;
+                row[c] = d;
+            }
+        }
+        if (row[n] < best_distance) best_distance = row[n], best = o;
+    }
+    return best;
+}
+
+tv_status tv_args_parse(const tv_command *command, int argc, char **argv, tv_args *args, tv_err *err) {
+    memset(args, 0, sizeof *args);
+    args->side[0].serving = args->side[1].serving = tv_serving_default();
+    args->side[0].device = args->side[1].device = "auto";
+    args->seed[1] = 1;
+    args->isa = "auto";
+    args->fail_above = args->target_error = args->budget = NAN;
+    args->sigma = 0.02, args->eps = 0.02, args->delta = 0.05, args->scale = 1;
+    args->method = "replay", args->path = "prefill", args->side_name = "a";
+    for (int i = 2, only_words = 0; i < argc; i++) {
+        const char *word = argv[i];
+        if (only_words || word[0] != '-' || !word[1]) {
+            if (args->n_positional == (int)(sizeof args->positional / sizeof *args->positional))
+                return TV_FAIL(err, TV_EARG, "more than %d arguments", args->n_positional);
+            args->positional[args->n_positional++] = word;
+            continue;
+        }
+        if (!strcmp(word, "--")) {
+            only_words = 1;
+            continue;
+        }
+        const option *o = NULL;
+        const char *value = NULL;
+        int side = -1;
+        size_t shown = strlen(word);
+        if (word[1] == '-') {
+            const char *equals = strchr(word, '=');
+            if (equals) shown = (size_t)(equals - word), value = equals + 1;
+            o = find(word + 2, shown - 2, command->bit, &side);
+        } else {
+            for (int j = 0; j < N_OPTIONS && !o; j++)
+                if (table[j].letter == word[1] && table[j].commands & command->bit) o = &table[j];
+            if (o && word[2]) shown = 2, value = word + 2;
+        }
+        if (!o) {
+            const char *guess = word[1] == '-' ? nearest(word + 2, shown - 2, command->bit) : NULL;
+            return TV_FAIL(err, TV_EARG, "%.*s: no such option of %s%s%s%s; see tvgpu %s --help", (int)shown, word, command->name,
+                           guess ? " (did you mean --" : "", guess ? guess : "", guess ? "?)" : "", command->name);
+        }
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)shown, word);
+        if (o->kind == FLAG && value) return TV_FAIL(err, TV_EARG, "%s takes no value", name);
+        if (o->kind != FLAG && !value) {
+            if (++i >= argc) return TV_FAIL(err, TV_EARG, "%s needs a value: %s", name, o->value);
+            value = argv[i];
+        }
+        if (side >= 0) args->side_given = 1;
+        if (o->sided == 1) {
+            for (int s = 0; s < 2; s++)
+                if (side < 0 || side == s) TV_TRY(set(o, name, &args->side[s], value, err));
+        } else if (o->sided == 2) {
+            for (int s = 0; s < 2; s++)
+                if (side < 0 || side == s) TV_TRY(set(o, name, (char *)args + (size_t)s * sizeof(uint64_t), value, err));
+        } else {
+            TV_TRY(set(o, name, args, value, err));
+        }
+    }
+    if (args->suppress_eos > 0 && args->ignore_eos) return TV_FAIL(err, TV_EARG, "--suppress-eos and --ignore-eos exclude each other");
+    if (args->suppress_eos < 0 && args->ignore_eos) return TV_FAIL(err, TV_EARG, "--stop-eos and --ignore-eos exclude each other");
+    for (int s = 0; s < 2; s++)
+        args->side[s].serving.eos = args->ignore_eos ? TV_EOS_IGNORE : args->suppress_eos < 0 ? TV_EOS_STOP : TV_EOS_SUPPRESS;
+    return TV_OK;
+}
+
+/* Prints text in lines of at most 100 columns, indented. */
+static void wrap(FILE *out, const char *text, int column, int indent) {
+    while (*text) {
+        size_t word = strcspn(text, " ");
+        if (column + (int)word > 100 && column > indent) fprintf(out, "\n%*s", column = indent, "");
+        fwrite(text, 1, word, out);
+        column += (int)word;
+        text += word;
+        if (*text == ' ') {
+            text++;
+            if (column < 100) fputc(' ', out), column++;
+        }
+    }
+    fputc('\n', out);
+}
+
+void tv_args_help(const tv_command *command, FILE *out) {
+    enum { INDENT = 34 };
+    fprintf(out, "Usage: tvgpu %s %s\n\n%s\n", command->name, command->usage, command->describe);
+    const char *group = NULL;
+    int sided = 0;
+    for (int i = 0; i < N_OPTIONS; i++) {
+        const option *o = &table[i];
+        if (!(o->commands & command->bit)) continue;
+        if (!group || strcmp(group, o->group)) fprintf(out, "\n%s:\n", group = o->group);
+        char left[96];
+        int n = o->letter ? snprintf(left, sizeof left, "  -%c, --%s", o->letter, o->name) : snprintf(left, sizeof left, "      --%s", o->name);
+        int suffixed = o->sided && command->bit == CMD_COMPARE;
+        sided |= suffixed;
+        n += snprintf(left + n, sizeof left - (size_t)n, "%s%s%s", suffixed ? "[-a|-b]" : "", o->value ? " " : "", o->value ? o->value : "");
+        fputs(left, out);
+        if (n > INDENT - 2) fprintf(out, "\n%*s", INDENT, "");
+        else fprintf(out, "%*s", INDENT - n, "");
+        wrap(out, o->help, INDENT, INDENT);
+    }
+    if (sided) fputs("\nA plain option applies to both sides; with -a or -b behind its name it applies to one.\n", out);
+    if (command->examples) fprintf(out, "\nExamples:\n%s", command->examples);
+}

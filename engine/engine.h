@@ -1,0 +1,15 @@
+/* What the files of engine/ know of an open engine. */
+#ifndef TV_ENGINE_H
+#define TV_ENGINE_H
+
+#include "engine/tv.h"
+#include "models/weights.h"
+
+struct tv_engine {
+    const tv_ops *ops;
+    tv_dev *dev;
+    tv_model *model;
+    char *dir; /* checkpoint folder */
+};
+
+#endif

@@ -1,0 +1,475 @@
+/* The report as one page that needs nothing else: inline styles, and plots drawn by gnuplot as inline SVG. */
+#include <math.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "estimator/report.h"
+#include "estimator/report_view.h"
+
+static const char STYLE[] =
+    ":root{color-scheme:light "
+    "dark;--bg:#fdfdfb;--ink:#1d2126;--soft:#5c6570;--line:#dcdfe3;--card:#f4f5f3;--a:#2f6fde;--b:#d9742b;--m:#8a8f98}"
+    "@media(prefers-color-scheme:dark){:root{--bg:#14171b;--ink:#e6e8ea;--soft:#9aa3ad;--line:#2e343b;--card:#1c2126}}"
+    "*{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--ink);font:16px/1.55 system-ui,sans-serif}"
+    "main{max-width:50rem;margin:0 auto;padding:1.2rem 1rem 3rem}h1{font-size:1.25rem;margin:.4rem 0 0}"
+    "h2{font-size:1.05rem;margin:2.2rem 0 .3rem;padding-top:.9rem;border-top:1px solid var(--line)}h2 "
+    "b{color:var(--soft);font-weight:600;margin-right:.5em}"
+    ".soft{color:var(--soft);font-size:.92rem}.big{font-size:2.6rem;font-weight:650;line-height:1.1;margin:.9rem 0 "
+    ".1rem;font-variant-numeric:tabular-nums}"
+    ".gauge{position:relative;height:.8rem;background:var(--card);border:1px solid "
+    "var(--line);border-radius:.4rem;margin:.8rem 0 .2rem}"
+    ".gauge i{position:absolute;top:0;bottom:0;background:var(--a);opacity:.35;border-radius:.3rem;min-width:2px}"
+    ".gauge "
+    "u{position:absolute;top:-.25rem;bottom:-.25rem;width:3px;margin-left:-1.5px;background:var(--a);border-radius:2px}"
+    ".ends{display:flex;justify-content:space-between;font-size:.8rem;color:var(--soft)}"
+    ".wide{overflow-x:auto}table{border-collapse:collapse;font-size:.92rem;margin:.7rem "
+    "0;font-variant-numeric:tabular-nums}"
+    "th,td{padding:.25rem .8rem .25rem 0;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}"
+    "th:first-child,td:first-child{text-align:left}th{font-weight:600;color:var(--soft)}tr.lead td{font-weight:650}"
+    "td.text,th.text{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:9rem;max-width:24rem}"
+    "figure{margin:1.1rem 0}figcaption{font-size:.88rem;color:var(--soft)}figure "
+    "svg{width:100%;height:auto;display:block}"
+    "figure svg g{color:inherit}details{margin:.8rem 0}summary{cursor:pointer;color:var(--soft)}code{font-size:.92em}";
+
+static void escape(FILE *f, const char *text) {
+    for (; *text; text++) switch (*text) {
+        case '&':
+            fputs("&amp;", f);
+            break;
+        case '<':
+            fputs("&lt;", f);
+            break;
+        case '>':
+            fputs("&gt;", f);
+            break;
+        case '"':
+            fputs("&quot;", f);
+            break;
+        case '\'':
+            fputs("&#39;", f);
+            break;
+        default:
+            if ((unsigned char)*text >= 32 || *text == '\n' || *text == '\t') fputc(*text, f);
+        }
+}
+
+/* One table cell with a number; what NaN shows as is "-". */
+static void cell(FILE *f, double value, double se) {
+    char *text = tv_view_text(value, se);
+    fprintf(f, "<td>%s</td>", text);
+    free(text);
+}
+
+static void section(FILE *f, const tv_view_answers *answers, int which) {
+    fprintf(f, "<section><h2 id=\"q%d\"><b>%d</b>%s</h2>\n<p>", which + 1, which + 1, tv_view_questions[which]);
+    escape(f, answers->text[which]);
+    fputs("</p>\n", f);
+}
+
+/* ---- plots ---- */
+
+/* gnuplot as found on PATH: 1 when it ran and drew. Script in, SVG out, through unnamed temporary files. */
+static int gnuplot(const char *script, char **svg) {
+    FILE *in = tmpfile(), *out = tmpfile();
+    char *argv[] = {(char *)"gnuplot", (char *)"-", NULL};
+    posix_spawn_file_actions_t actions;
+    pid_t pid;
+    int status = -1, drawn = 0;
+    *svg = NULL;
+    if (in && out && fputs(script, in) >= 0 && fflush(in) == 0 && fseek(in, 0, SEEK_SET) == 0 &&
+        posix_spawn_file_actions_init(&actions) == 0) {
+        posix_spawn_file_actions_adddup2(&actions, fileno(in), 0);
+        posix_spawn_file_actions_adddup2(&actions, fileno(out), 1);
+        posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", 1 /* O_WRONLY */, 0);
+        lseek(fileno(in), 0, SEEK_SET);
+        if (posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ) == 0 && waitpid(pid, &status, 0) == pid &&
+            WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+            off_t size = lseek(fileno(out), 0, SEEK_END);
+            if (size > 0 && size < (off_t)8 << 20) {
+                *svg = tv_xcalloc((size_t)size + 1, 1);
+                drawn = pread(fileno(out), *svg, (size_t)size, 0) == (ssize_t)size && strstr(*svg, "<svg") &&
+                        strstr(*svg, "</svg>");
+            }
+        }
+        posix_spawn_file_actions_destroy(&actions);
+    }
+    if (in) fclose(in);
+    if (out) fclose(out);
+    if (!drawn) free(*svg), *svg = NULL;
+    return drawn;
+}
+
+/* Writes gnuplot's SVG into the page: without prolog and fixed names, axes in the page's own ink, ids kept apart. */
+static void put_svg(FILE *f, const char *svg, int number, const char *label) {
+    const char *at = strstr(svg, "viewBox");
+    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" xmlns:xlink=\"http://www.w3.org/1999/xlink\" role=\"img\" "
+               "aria-label=\"");
+    escape(f, label);
+    fputs("\" ", f);
+    const char *view_end = strchr(at, '\n');
+    fprintf(f, "%.*s>", (int)(view_end - at), at);
+    const char *title = strstr(svg, "<title>"), *desc_end = strstr(svg, "</desc>");
+    const char *body = title && desc_end ? desc_end + 7 : strchr(view_end, '>') + 1;
+    static const struct {
+        const char *from, *to;
+    } SWAP[] = {{"rgb(  1,   2,   3)", "currentColor"},
+                {"rgb(1,2,3)", "currentColor"},
+                {"color=\"black\"", ""},
+                {"color=\"white\"", ""}};
+    while (*body) {
+        int swapped = 0;
+        for (size_t i = 0; i < sizeof SWAP / sizeof *SWAP && !swapped; i++)
+            if (strncmp(body, SWAP[i].from, strlen(SWAP[i].from)) == 0) {
+                fputs(SWAP[i].to, f);
+                body += strlen(SWAP[i].from);
+                swapped = 1;
+            }
+        if (swapped) continue;
+        if (strncmp(body, "gpDot", 5) == 0 || strncmp(body, "gpPt", 4) == 0 || strncmp(body, "gnuplot_", 8) == 0 ||
+            strncmp(body, "textbox", 7) == 0 || strncmp(body, "greybox", 7) == 0)
+            fprintf(f, "p%d-", number);
+        fputc(*body++, f);
+    }
+}
+
+static const char HEAD[] = "set terminal svg size 720,380 dynamic font 'sans,14'\nset border 3 lc rgb '#010203'\nset "
+                           "tics nomirror tc rgb '#010203'\n"
+                           "set xlabel tc rgb '#010203'\nset ylabel tc rgb '#010203'\nset key top left tc rgb "
+                           "'#010203'\nset style fill transparent solid 0.2 noborder\n";
+
+/* Both returned scripts are owned by the caller; NULL: nothing to draw. */
+static char *script_length(const cJSON *r) {
+    const cJSON *list = tv_view_item(r, "per_length");
+    if (cJSON_GetArraySize(list) < 2) return NULL;
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    fprintf(f, "%sset xlabel 'length, tokens'\nset yrange [0:*]\n$d << EOD\n", HEAD);
+    for (const cJSON *p = list->child; p; p = p->next) {
+        double tv = tv_view_number(p, "tv"), se = tv_view_number(p, "se");
+        if (!isfinite(se)) se = 0;
+        fprintf(f, "%.9g %.9g %.9g %.9g %.9g\n", tv_view_number(p, "length"), tv, fmax(tv - 1.96 * se, 0),
+                fmin(tv + 1.96 * se, 1), tv_view_number(p, "mismatch"));
+    }
+    fputs("EOD\nplot $d using 1:3:4 with filledcurves lc rgb '#2f6fde' title '95% band', $d using 1:2 with lines lw "
+          "2.5 lc rgb '#2f6fde' title 'plug-in TV', "
+          "$d using 1:5 with lines lw 2 dt 2 lc rgb '#d9742b' title 'mismatch share'\n",
+          f);
+    fclose(f);
+    return text;
+}
+
+static char *script_repeats(const cJSON *r) {
+    const cJSON *list = tv_view_item(r, "per_repeat");
+    if (cJSON_GetArraySize(list) < 2 ||
+        (cJSON_IsTrue(tv_view_item(r, "deterministic.a")) && cJSON_IsTrue(tv_view_item(r, "deterministic.b"))))
+        return NULL; /* one read, or reads that are all the same: no curve */
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    fprintf(f,
+            "%sset xlabel 'reads r'\nset yrange [0:*]\nset key below\nset datafile missing '?'\nset logscale x 2\n$d "
+            "<< EOD\n",
+            HEAD);
+    for (const cJSON *p = list->child; p; p = p->next) {
+        fprintf(f, "%.9g %.9g", tv_view_number(p, "r"), tv_view_number(p, "tv"));
+        double v[3] = {tv_view_number(p, "se"), tv_view_number(p, "floor_a"), tv_view_number(p, "floor_b")};
+        fprintf(f, " %.9g", isfinite(v[0]) ? v[0] : 0.0);
+        for (int i = 1; i < 3; i++) isfinite(v[i]) ? fprintf(f, " %.9g", v[i]) : fprintf(f, " ?");
+        fputc('\n', f);
+    }
+    double level = tv_view_number(r, "tv.estimate");
+    fprintf(f,
+            "EOD\nset xrange [0.93:%.9g]\nplot $d using 1:2 with lines lw 1.5 lc rgb '#2f6fde' notitle, "
+            "$d using 1:2:(1.96*$3) with yerrorbars pt 7 ps 0.5 lw 1.5 lc rgb '#2f6fde' title 'plug-in, a against b', "
+            "$d using 1:4 with linespoints pt 6 ps 0.6 lw 2 lc rgb '#d9742b' title 'a against itself', "
+            "$d using 1:5 with linespoints pt 4 ps 0.6 lw 2 lc rgb '#8a8f98' title 'b against itself'",
+            1.07 * tv_view_number(r, "R"));
+    if (isfinite(level)) fprintf(f, ", %.9g with lines dt 3 lw 2 lc rgb '#2f6fde' title 'headline'", level);
+    fputc('\n', f);
+    fclose(f);
+    return text;
+}
+
+static char *script_histogram(const cJSON *r) {
+    const cJSON *list = tv_view_item(r, "token.delta_logprob.histogram");
+    if (cJSON_GetArraySize(list) < 1) return NULL;
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    fprintf(f,
+            "%sset xlabel '|log p_b - log p_a| of the trajectory token, nats'\nset ylabel 'positions'\nset logscale x "
+            "10\nset format x '10^{%%T}'\nset yrange [0:*]\nunset key\n$d << EOD\n",
+            HEAD);
+    for (const cJSON *p = list->child; p; p = p->next)
+        fprintf(f, "%.9g %.9g 0 %.9g %.9g\n", tv_view_number(p, "from"), tv_view_number(p, "to"),
+                tv_view_number(p, "count"), sqrt(tv_view_number(p, "from") * tv_view_number(p, "to")));
+    fputs("EOD\nset style fill solid 0.55 border lc rgb '#2f6fde'\nplot $d using 5:4:1:2:3:4 with boxxyerror lc rgb "
+          "'#2f6fde' notitle\n",
+          f);
+    fclose(f);
+    return text;
+}
+
+static char *script_positions(const cJSON *r) {
+    const cJSON *list = tv_view_item(r, "token.by_position");
+    if (cJSON_GetArraySize(list) < 2) return NULL;
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    fprintf(f, "%sset xlabel 'position'\nset yrange [0:*]\nset key top right\n$d << EOD\n", HEAD);
+    for (const cJSON *p = list->child; p; p = p->next)
+        fprintf(f, "%.9g %.9g %.9g\n", 0.5 * (tv_view_number(p, "from") + tv_view_number(p, "to") - 1),
+                tv_view_number(p, "tv"), tv_view_number(p, "flips"));
+    fputs("EOD\nplot $d using 1:2 with steps lw 2 lc rgb '#2f6fde' title 'token TV', $d using 1:3 with steps lw 1.5 dt "
+          "2 lc rgb '#d9742b' title 'most likely token differs'\n",
+          f);
+    fclose(f);
+    return text;
+}
+
+/* Draws, or says once how to. Returns 1 when a plot was put into the page. */
+static int figure(FILE *f, char *script, int number, const char *caption, int *told) {
+    char *svg = NULL;
+    int drawn = script && gnuplot(script, &svg);
+    if (drawn) {
+        fputs("<figure>", f);
+        put_svg(f, svg, number, caption);
+        fprintf(f, "<figcaption>");
+        escape(f, caption);
+        fputs("</figcaption></figure>\n", f);
+    } else if (script && !*told) {
+        *told = 1;
+        fputs("<p class=\"soft\">Plots need gnuplot: install it and write the report again (<code>tvgpu "
+              "estimate</code> on the run folder). The tables hold "
+              "every number.</p>\n",
+              f);
+    }
+    free(script);
+    free(svg);
+    return drawn;
+}
+
+/* ---- tables ---- */
+
+static void table_estimators(FILE *f, const cJSON *r) {
+    static const char *const KEY[] = {"hedged", "plugin", "jackknife", "split_sign", "likelihood_ratio", "sign_bound"};
+    static const char *const NAME[] = {"hedged",     "plug-in",          "jackknife",
+                                       "split-sign", "likelihood ratio", "sign lower bound"};
+    fputs("<div class=\"wide\"><table><tr><th>estimator</th><th>TV</th><th>se</th><th>95% interval</th><th "
+          "class=\"text\">the interval holds</th></tr>\n",
+          f);
+    for (int i = 0; i < 6; i++) {
+        const cJSON *e = tv_view_item(tv_view_item(r, "estimators"), KEY[i]);
+        double se = tv_view_number(e, "se");
+        char *ci = tv_view_interval(tv_view_item(e, "ci95"), se);
+        char reason[64];
+        snprintf(reason, sizeof reason, "estimators.%s_reason", KEY[i]);
+        fprintf(f, "<tr%s><td>%s</td>", strcmp(tv_view_string(r, "tv.estimator"), KEY[i]) == 0 ? " class=\"lead\"" : "",
+                NAME[i]);
+        cell(f, tv_view_number(e, "estimate"), se);
+        cell(f, se, se);
+        fprintf(f, "<td>%s</td><td class=\"text\">", ci);
+        escape(f, cJSON_IsObject(e) ? tv_view_string(e, "interval") : tv_view_string(r, reason));
+        fputs("</td></tr>\n", f);
+        free(ci);
+    }
+    fputs("</table></div>\n<p class=\"soft\">", f);
+    escape(f, tv_view_string(r, "tv.method"));
+    double za = tv_view_number(r, "faithfulness.a"), zb = tv_view_number(r, "faithfulness.b");
+    fputs(".", f);
+    if (isfinite(za) && isfinite(zb)) fprintf(f, " Faithfulness z: a %+.1f, b %+.1f.", za, zb);
+    fputs("</p>\n", f);
+}
+
+static void table_noise(FILE *f, const cJSON *r) {
+    static const struct {
+        const char *name, *path;
+    } ROW[] = {
+        {"floor (against itself)", "floor.%c.estimate"}, {"sigma, union support", "sigma.%c.union_chi2"},
+        {"sigma, realized token", "sigma.%c.realized"},  {"width by median", "sigma.%c.width_median"},
+        {"excess kurtosis", "sigma.%c.kurtosis"},        {"drift over passes (1 = none)", "sigma.%c.drift.ratio"},
+        {"distinct ids a position", "support.%c.mean"}};
+    fputs("<div class=\"wide\"><table><tr><th></th><th>side a</th><th>side b</th></tr>\n", f);
+    for (size_t i = 0; i < sizeof ROW / sizeof *ROW; i++) {
+        fprintf(f, "<tr><td>%s</td>", ROW[i].name);
+        for (int e = 0; e < 2; e++) {
+            char path[64];
+            snprintf(path, sizeof path, "%.*s%c%s", (int)(strchr(ROW[i].path, '%') - ROW[i].path), ROW[i].path, 'a' + e,
+                     strchr(ROW[i].path, '%') + 2);
+            cell(f, tv_view_number(r, path), NAN);
+        }
+        fputs("</tr>\n", f);
+    }
+    fputs("</table></div>\n", f);
+}
+
+static void table_differences(FILE *f, const tv_view_differences *d) {
+    if (d->n == 0) return;
+    fputs("<div class=\"wide\"><table><tr><th>field</th><th class=\"text\">side a</th><th class=\"text\">side "
+          "b</th></tr>\n",
+          f);
+    for (int i = 0; i < d->n; i++) {
+        fputs("<tr><td>", f);
+        escape(f, d->item[i].key);
+        fputs("</td><td class=\"text\">", f);
+        escape(f, d->item[i].a);
+        fputs("</td><td class=\"text\">", f);
+        escape(f, d->item[i].b);
+        fputs("</td></tr>\n", f);
+    }
+    fputs("</table></div>\n", f);
+}
+
+static void table_tokens(FILE *f, const cJSON *r) {
+    static const struct {
+        const char *name, *path;
+    } ROW[] = {{"token TV", "token.tv"},
+               {"KL(a||b), shared support", "token.kl_ab"},
+               {"KL(b||a), shared support", "token.kl_ba"},
+               {"Jensen-Shannon", "token.js"},
+               {"same most likely token", "token.same_top1"},
+               {"top-k overlap", "token.topk_overlap"},
+               {"mean log p_b - log p_a", "token.delta_logprob.mean"},
+               {"root mean square of it", "token.delta_logprob.rms"},
+               {"1% of it", "token.delta_logprob.p01"},
+               {"99% of it", "token.delta_logprob.p99"},
+               {"k3 KL, x from a", "token.rl.k3_kl_ab"},
+               {"chi-square, x from a", "token.rl.chi2_token_ab"},
+               {"near-tie mismatches", "near_tie_mismatch"}};
+    fputs("<div class=\"wide\"><table><tr><th>per token</th><th>value</th></tr>\n", f);
+    for (size_t i = 0; i < sizeof ROW / sizeof *ROW; i++) {
+        fprintf(f, "<tr><td>%s</td>", ROW[i].name);
+        cell(f, tv_view_number(r, ROW[i].path), NAN);
+        fputs("</tr>\n", f);
+    }
+    fputs("</table></div>\n", f);
+}
+
+static void table_worst(FILE *f, const cJSON *r) {
+    const cJSON *list = tv_view_item(r, "worst_tokens");
+    if (cJSON_GetArraySize(list) == 0) return;
+    fputs("<details open><summary>Worst tokens</summary><div "
+          "class=\"wide\"><table><tr><th>set</th><th>trajectory</th><th>position</th><th>token</th><th>p under a</th>"
+          "<th>p under b</th><th>gap, nats</th></tr>\n",
+          f);
+    for (const cJSON *w = list->child; w; w = w->next) {
+        fprintf(f, "<tr><td>%s</td><td>%.0f</td><td>%.0f</td><td>%.0f</td>",
+                strcmp(tv_view_string(w, "set"), "b") == 0 ? "b" : "a", tv_view_number(w, "trajectory"),
+                tv_view_number(w, "position"), tv_view_number(w, "token"));
+        cell(f, tv_view_number(w, "p_a"), NAN);
+        cell(f, tv_view_number(w, "p_b"), NAN);
+        cell(f, tv_view_number(w, "gap"), NAN);
+        fputs("</tr>\n", f);
+    }
+    fputs("</table></div></details>\n", f);
+}
+
+static void table_curve(FILE *f, const cJSON *r, const char *key, const char *const columns[], int n,
+                        const char *title) {
+    const cJSON *list = tv_view_item(r, key);
+    if (cJSON_GetArraySize(list) == 0) return;
+    fprintf(f, "<details><summary>%s</summary><div class=\"wide\"><table><tr>", title);
+    for (int c = 0; c < n; c++) fprintf(f, "<th>%s</th>", columns[c]);
+    fputs("</tr>\n", f);
+    for (const cJSON *p = list->child; p; p = p->next) {
+        fprintf(f, "<tr><td>%.0f</td>", tv_view_number(p, columns[0]));
+        for (int c = 1; c < n; c++) cell(f, tv_view_number(p, columns[c]), 1e-3);
+        fputs("</tr>\n", f);
+    }
+    fputs("</table></div></details>\n", f);
+}
+
+static void gauge(FILE *f, const cJSON *r) {
+    const cJSON *ci = tv_view_item(r, "tv.ci95");
+    double tv = tv_view_number(r, "tv.estimate");
+    if (!cJSON_IsArray(ci) || !isfinite(tv)) return;
+    double low = cJSON_GetArrayItem(ci, 0)->valuedouble, high = cJSON_GetArrayItem(ci, 1)->valuedouble;
+    fprintf(f,
+            "<div class=\"gauge\" role=\"img\" aria-label=\"TV %.3f on a scale from 0 to 1, interval %.3f to %.3f\"><i "
+            "style=\"left:%.2f%%;width:%.2f%%\"></i><u style=\"left:%.2f%%\"></u></div>"
+            "<div class=\"ends\"><span>0: the same distribution</span><span>1: never the same text</span></div>\n",
+            tv, low, high, 100 * low, 100 * (high - low), 100 * tv);
+}
+
+static void page(FILE *f, const cJSON *r) {
+    tv_view_differences d = tv_view_diff(r);
+    tv_view_answers answers = tv_view_answer(r, &d);
+    char *subject = tv_view_subject(r),
+         *value = tv_view_text(tv_view_number(r, "tv.estimate"), tv_view_number(r, "tv.se"));
+    char *interval = tv_view_interval(tv_view_item(r, "tv.ci95"), tv_view_number(r, "tv.se"));
+    int told = 0, identical = cJSON_IsTrue(tv_view_item(r, "bit_identical"));
+    fprintf(f,
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+            "content=\"width=device-width,initial-scale=1\">"
+            "<title>TV %s - tvgpu</title><style>%s</style></head><body><main>\n<h1>Total variation between two serving "
+            "configurations</h1>\n<p class=\"soft\">",
+            value, STYLE);
+    escape(f, subject);
+    fprintf(f, "</p>\n<p class=\"big\">%s</p><p class=\"soft\">95%% interval %s</p>\n", value, interval);
+    gauge(f, r);
+    section(f, &answers, TV_ANSWER_IDENTICAL);
+    fputs("</section>\n", f);
+    section(f, &answers, TV_ANSWER_DISTANCE);
+    if (!identical) {
+        table_estimators(f, r);
+        figure(f, script_length(r), 1,
+               "Plug-in total variation against the length of the continuation, with its 95% band, and the share of "
+               "mismatches",
+               &told);
+    }
+    static const char *const LENGTH[] = {"length", "tv", "se", "mismatch"}, *const REPEAT[] = {"r", "tv", "se",
+                                                                                               "floor_a", "floor_b"};
+    table_curve(f, r, "per_length", LENGTH, 4, "Numbers by length");
+    fputs("</section>\n", f);
+    section(f, &answers, TV_ANSWER_NOISE);
+    table_noise(f, r);
+    if (!identical)
+        figure(f, script_repeats(r), 2,
+               "Plug-in total variation against the number of reads r, with the distance of each side against itself",
+               &told);
+    table_curve(f, r, "per_repeat", REPEAT, 5, "Numbers by reads");
+    fputs("</section>\n", f);
+    section(f, &answers, TV_ANSWER_SWITCH);
+    table_differences(f, &d);
+    fputs("</section>\n", f);
+    section(f, &answers, TV_ANSWER_WHERE);
+    if (!identical) {
+        figure(f, script_positions(r), 3,
+               "Mean total variation of the next-token distributions by position, and the share of positions where the "
+               "most likely token differs",
+               &told);
+        table_tokens(f, r);
+        figure(f, script_histogram(r), 4,
+               "How far apart the sides' log-probabilities of the trajectory tokens are: positions by size of the "
+               "difference",
+               &told);
+        table_worst(f, r);
+    }
+    fputs("</section>\n", f);
+    section(f, &answers, TV_ANSWER_CI);
+    fputs("</section>\n</main></body></html>\n", f);
+    free(subject);
+    free(value);
+    free(interval);
+    tv_view_answers_free(&answers);
+    tv_view_diff_free(&d);
+}
+
+tv_status tv_report_html(const cJSON *report, const char *path, tv_err *err) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    if (!f) return TV_FAIL(err, TV_ENOMEM, "%s: no memory for the page", path);
+    page(f, report);
+    int failed = ferror(f);
+    failed = fclose(f) != 0 || failed;
+    tv_status status =
+        failed ? TV_FAIL(err, TV_ENOMEM, "%s: no memory for the page", path) : tv_file_write(path, text, size, err);
+    free(text);
+    return status;
+}

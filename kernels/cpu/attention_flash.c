@@ -1,0 +1,61 @@
+/* The flash backend: tiles of keys with an online softmax in f32, P rounded to bf16 before P V, splits of keys merged
+ * in f32.
+ *
+ * Each split runs over its tiles in ascending order from an empty state; the first split's state (maximum m, sum l,
+ * output o not yet divided) is taken as it is, every further one is merged into it in ascending order, and o / l is
+ * rounded. Splits and tiles are counted from key 0, and a row has only the splits that hold a key it sees: its bits
+ * depend on the plan and on its own keys, not on whether it came alone or in a chunk. */
+#include "kernels/cpu/attention.h"
+
+#include <math.h>
+#include <string.h>
+
+static int smaller(int a, int b) { return a < b ? a : b; }
+
+/* Rows first .. rows-1 over the keys begin .. end-1 of one split. */
+static void run_split(const cpu_attn_unit *u, int first, int begin, int end, float *m, float *sum, float *acc,
+                      float *s) {
+    const int HS = u->HS, tile = u->a->plan.key_tile, rows = u->rows;
+    const size_t ld = u->stride;
+    for (int r = first; r < rows; r++) m[r] = -INFINITY, sum[r] = 0;
+    memset(acc + (size_t)first * HS, 0, (size_t)(rows - first) * HS * sizeof *acc);
+    for (int t = begin, n; t < end; t += n) {
+        n = smaller(tile, end - t);
+        while (u->n_keys[first] <= t) first++;
+        const tv_bf16 *k = u->k + (size_t)t * HS, *v = u->v + (size_t)t * HS;
+        u->ops->scores(u->q + (size_t)first * HS, rows - first, HS, k, n, s + first * ld, ld, v);
+        for (int r = first; r < rows; r++) {
+            u->tile_keys[r] = smaller(n, u->n_keys[r] - t);
+            u->ops->softmax_tile(s + r * ld, u->tile_keys[r], u->a->scale, &m[r], &sum[r], acc + (size_t)r * HS, HS);
+        }
+        /* The next tile's keys, also where that is the next split's first. */
+        const tv_bf16 *next = u->n_keys[rows - 1] - t >= 2 * n ? k + (size_t)n * HS : NULL;
+        u->ops->values(s + first * ld, ld, u->tile_keys + first, rows - first, HS, v, acc + (size_t)first * HS, next);
+    }
+}
+
+static void unit(const cpu_attn_unit *u) {
+    const int HS = u->HS, rows = u->rows, longest = u->n_keys[rows - 1], split = u->a->plan.split_keys;
+    float *o = u->scratch, *acc = o + (size_t)rows * HS;   /* [rows,HS] f32 each: merged, of the running split */
+    float *m = acc + (size_t)rows * HS, *sum = m + rows;   /* [rows] f32 of the merged splits */
+    float *next_m = sum + rows, *next_sum = next_m + rows; /* [rows] f32 of the running split */
+    float *s = next_sum + rows;                            /* [rows,stride] f32 */
+    run_split(u, 0, 0, smaller(split, longest), m, sum, o, s);
+    for (int begin = split, first = 0, n; begin < longest; begin += n) {
+        n = smaller(split, longest - begin);
+        while (u->n_keys[first] <= begin) first++;
+        run_split(u, first, begin, begin + n, next_m, next_sum, acc, s);
+        for (int r = first; r < rows; r++)
+            u->ops->merge(&m[r], &sum[r], o + (size_t)r * HS, next_m[r], next_sum[r], acc + (size_t)r * HS, HS);
+    }
+    for (int r = 0; r < rows; r++) u->ops->finish(o + (size_t)r * HS, sum[r], u->out[r], HS);
+}
+
+tv_status cpu_attn_flash(tv_dev *dev, const tv_attn_args *a, tv_err *err) {
+    TV_TRY(tv_check_attn(a, err));
+    size_t stride = ((size_t)smaller(a->plan.key_tile, a->kv.S) + 7) / 8 * 8; /* a tile's scores in whole vectors */
+    /* Sized for the usual tile at least: scratch should not grow when a later step's plan has longer ones. */
+    size_t room = stride > CPU_ATTN_KEYS ? stride : CPU_ATTN_KEYS;
+    size_t floats = (size_t)cpu_attn_unit_rows(a, CPU_ATTN_ROWS) * (2 * (size_t)a->kv.HS + 4 + room);
+    return cpu_attn_run(dev, a, CPU_ATTN_ROWS, floats, stride, unit, err);
+}

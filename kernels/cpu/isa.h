@@ -1,0 +1,72 @@
+/* The vector kernels of all operations but the matrix products, once per instruction set (isa_scalar.c, isa_avx2.c),
+ * with equal bits: each is written once on the lanes of vec.h. Entries work on one row or block and allocate nothing.
+ */
+#ifndef TV_CPU_ISA_H
+#define TV_CPU_ISA_H
+
+#include "kernels/cpu/cpu.h"
+
+/* What one pass over a row of logits finds. */
+typedef struct {
+    int n;    /* entries kept: at most k, none of them -inf */
+    int rank; /* logits above the token's, or equal with a lower id; 0 without a token */
+    int bad;  /* a NaN or +inf was seen */
+} cpu_scan;
+
+typedef struct {
+    const char *name; /* "scalar", "avx2" */
+
+    /* x [D] bf16 = round(x + delta), in place; delta [D] bf16. */
+    void (*add)(tv_bf16 *x, const tv_bf16 *delta, int D);
+    /* out [D] bf16 = round(round(x * 1/sqrt(mean x^2 + eps)) * weight); x, weight [D] bf16; out may be x. */
+    void (*rmsnorm)(const tv_bf16 *x, const tv_bf16 *weight, tv_bf16 *out, int D, float eps);
+    /* out [HS] bf16: x [HS] bf16 turned by cos, sin [HS/2] bf16, half-split pairing; out must not overlap x. */
+    void (*rope)(const tv_bf16 *x, const tv_bf16 *cos, const tv_bf16 *sin, tv_bf16 *out, int HS);
+    /* out [F] bf16 = round(round(silu(gate)) * up); gate, up [F] bf16. */
+    void (*swiglu)(const tv_bf16 *gate, const tv_bf16 *up, tv_bf16 *out, int F);
+
+    /* One pass over logits [V] f32: the k largest, descending, ties by lowest id, into top [k] f32 and ids [k] i32
+     * (only the first n are written); token: whose rank is counted, or -1. */
+    cpu_scan (*scan)(const float *logits, int V, int k, int token, float *top, int32_t *ids);
+    /* Sum over the row of exp((logit - max) / temperature), pairwise in the order of docs/numerics.md. */
+    float (*sum_exp)(const float *logits, int V, float max, float temperature);
+
+    /* x [n] bf16 to out [n] f32; n a multiple of 8. */
+    void (*widen)(const tv_bf16 *x, float *out, int n);
+    /* s [rows,ld] f32: dot products of q [rows,HS] f32 with k [keys,HS] bf16; HS a multiple of 8. next: [keys,HS] bf16
+     * to fetch into the cache meanwhile, or NULL (here and below). */
+    void (*scores)(const float *q, int rows, int HS, const tv_bf16 *k, int keys, float *s, size_t ld,
+                   const tv_bf16 *next);
+    /* acc [rows,HS] f32 += p[r][j] * v[j] for j = 0 .. n_keys[r]-1, one fmaf chain per element; p [rows,ld] f32, v
+     * [keys,HS] bf16 (keys past n_keys[r] are not touched for row r). next: [n_keys[0],HS] bf16. */
+    void (*values)(const float *p, size_t ld, const int *n_keys, int rows, int HS, const tv_bf16 *v, float *acc,
+                   const tv_bf16 *next);
+    /* Softmax of one whole row s [n] f32 in place; s has room for n rounded up to 8. math: all in f32. eager: scores
+     * rounded to bf16, scaled and rounded; probabilities rounded to bf16 values. */
+    void (*softmax_math)(float *s, int n, float scale);
+    void (*softmax_eager)(float *s, int n, float scale);
+    /* One tile of the online softmax: s [n] f32 (room for n rounded up to 8) becomes exp(scale s - m') rounded to bf16
+     * values, with m' = max(*m, tile); *sum = fmaf(*sum, e^(m - m'), sum of the unrounded); *m = m'; acc [HS] f32 *=
+     * e^(m - m'). */
+    void (*softmax_tile)(float *s, int n, float scale, float *m, float *sum, float *acc, int HS);
+    /* Merges the next split into (m, sum, o [HS]): both scaled to the larger maximum, then added. */
+    void (*merge)(float *m, float *sum, float *o, float next_m, float next_sum, const float *next_o, int HS);
+    /* out [HS] bf16 = round(o [HS] / sum). */
+    void (*finish)(const float *o, float sum, tv_bf16 *out, int HS);
+} cpu_ops_isa;
+
+extern const cpu_ops_isa cpu_ops_scalar;
+#if defined(__x86_64__)
+extern const cpu_ops_isa cpu_ops_avx2;
+#endif
+
+/* The kernels for what a device may execute (AVX-512 devices run the AVX2 ones: the bits are the same). */
+static inline const cpu_ops_isa *cpu_ops_for(const tv_dev *dev) {
+#if defined(__x86_64__)
+    if (dev->level >= CPU_AVX2) return &cpu_ops_avx2;
+#endif
+    (void)dev;
+    return &cpu_ops_scalar;
+}
+
+#endif

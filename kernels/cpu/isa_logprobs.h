@@ -1,0 +1,104 @@
+/* Vector kernels over a row of logits: top k with rank and badness in one pass, and the sum of exponentials. Part of
+ * isa_table.h. */
+#ifndef TV_CPU_ISA_LOGPROBS_H
+#define TV_CPU_ISA_LOGPROBS_H
+
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/vec.h"
+
+typedef struct {
+    const float *logits; /* [V] f32 */
+    float *top;          /* [k] f32, descending */
+    int32_t *ids;        /* [k] i32 */
+    int k, n;
+    float threshold; /* what a later logit must exceed to be kept */
+    int above;       /* logits counted for the rank */
+    int bad;
+} scan_state;
+
+/* Ids arrive in ascending order and equals stay behind those already kept: ties go to the lowest id. */
+static void scan_keep(scan_state *s, int id) {
+    float x = s->logits[id];
+    if (!(x > s->threshold)) return;
+    int j = s->n < s->k ? s->n++ : s->k - 1;
+    for (; j > 0 && s->top[j - 1] < x; j--) s->top[j] = s->top[j - 1], s->ids[j] = s->ids[j - 1];
+    s->top[j] = x, s->ids[j] = id;
+    if (s->n == s->k) s->threshold = s->top[s->k - 1];
+}
+
+/* Ids from .. to-1. count: 0 no rank, 1 count logits >= token's (ids before the token), 2 count logits > token's. */
+VEC_FN void scan_range(scan_state *s, int from, int to, float token, int count) {
+    const v8 inf = v8_set1(INFINITY), of_token = v8_set1(token);
+    int i = from;
+    for (; i + 4 * VEC_LANES <= to; i += 4 * VEC_LANES) {
+        const v8 threshold = v8_set1(s->threshold);
+        unsigned keep = 0, bad = 0;
+        uint32_t above = 0;
+        for (int c = 0; c < 4; c++) {
+            v8 x = v8_load(s->logits + i + c * VEC_LANES);
+            keep |= v8_bits_greater(x, threshold) << c * VEC_LANES;
+            bad |= v8_bits_not_less(x, inf);
+            if (count)
+                above |= (count == 1 ? v8_bits_at_least(x, of_token) : v8_bits_greater(x, of_token)) << c * VEC_LANES;
+        }
+        if (count) s->above += __builtin_popcount(above);
+        s->bad |= bad != 0;
+        for (; keep; keep &= keep - 1) scan_keep(s, i + __builtin_ctz(keep));
+    }
+    for (; i < to; i++) {
+        float x = s->logits[i];
+        if (count) s->above += count == 1 ? x >= token : x > token;
+        s->bad |= !(x < INFINITY);
+        scan_keep(s, i);
+    }
+}
+
+static cpu_scan scan_logits(const float *logits, int V, int k, int token, float *top, int32_t *ids) {
+    scan_state s = {.logits = logits, .top = top, .ids = ids, .k = k, .threshold = -INFINITY};
+    if (token < 0) {
+        scan_range(&s, 0, V, 0, 0);
+    } else {
+        scan_range(&s, 0, token, logits[token], 1);
+        scan_range(&s, token, V, logits[token], 2);
+    }
+    return (cpu_scan){.n = s.n, .rank = s.above, .bad = s.bad};
+}
+
+/* Blocks of 512 logits: element i joins chain (i / 8) % 4 in lane i % 8. Block sums are added in adjacent pairs, then
+ * pairs of pairs, an odd one moving up unchanged: `level` keeps the finished left parts, bit b of the block count
+ * saying that level[b] holds 2^b blocks. */
+static float sum_exp(const float *logits, int V, float max, float temperature) {
+    enum { BLOCK = 512, LEVELS = 24 };
+    float level[LEVELS];
+    const v8 m = v8_set1(max), t = v8_set1(temperature);
+    unsigned blocks = 0;
+    for (int start = 0; start < V; start += BLOCK, blocks++) {
+        int end = V - start < BLOCK ? V : start + BLOCK, i = start;
+        v8 chain[4] = {v8_zero(), v8_zero(), v8_zero(), v8_zero()};
+        if (temperature == 1) {
+            for (; i + 4 * VEC_LANES <= end; i += 4 * VEC_LANES)
+                for (int c = 0; c < 4; c++)
+                    chain[c] = v8_add(chain[c], v8_exp(v8_sub(v8_load(logits + i + c * VEC_LANES), m)));
+        } else {
+            for (; i + 4 * VEC_LANES <= end; i += 4 * VEC_LANES)
+                for (int c = 0; c < 4; c++)
+                    chain[c] = v8_add(chain[c], v8_exp(v8_div(v8_sub(v8_load(logits + i + c * VEC_LANES), m), t)));
+        }
+        for (int c = 0; i < end; i += VEC_LANES, c++) {
+            float tail[VEC_LANES]; /* absent logits are -inf and add +0 */
+            for (int j = 0; j < VEC_LANES; j++) tail[j] = i + j < end ? logits[i + j] : -INFINITY;
+            chain[c] = v8_add(chain[c], v8_exp(v8_div(v8_sub(v8_load(tail), m), t)));
+        }
+        float sum = v8_sum(v8_add(v8_add(chain[0], chain[1]), v8_add(chain[2], chain[3])));
+        int b = 0;
+        for (; blocks >> b & 1; b++) sum = level[b] + sum;
+        level[b] = sum;
+    }
+    float sum = 0;
+    int have = 0;
+    for (int b = 0; blocks >> b; b++)
+        if (blocks >> b & 1) sum = have ? level[b] + sum : level[b], have = 1;
+    return sum;
+}
+
+#endif

@@ -1,0 +1,29 @@
+/* What dataset.c (run folders, trace files) and bundle.c share. */
+#ifndef TV_DATASET_PRIVATE_H
+#define TV_DATASET_PRIVATE_H
+
+#include "traces/dataset.h"
+#include "traces/safetensors.h"
+#include "traces/trace.h"
+
+/* Everything that lives as long as the dataset. */
+typedef struct {
+    tv_trace **traces; /* [n_traces] */
+    int64_t n_traces;
+    tv_st_file *bundle; /* or NULL */
+    void **blocks;      /* [n_blocks] malloc'ed: pointer arrays and copies */
+    int64_t n_blocks;
+} tv_dataset_owner;
+
+/* An empty dataset with its owner. */
+tv_dataset *tv_dataset_make(const char *source);
+/* Hands a malloc'ed block to the dataset and returns it. */
+void *tv_dataset_keep(tv_dataset *data, void *block);
+/* 1 when all reads of scorer e over both sets agree in every bit up to the trajectories' ends. */
+int tv_dataset_reads_agree(const tv_dataset *data, int e);
+/* Refuses when the four k or the two n differ; sets data->n. */
+tv_status tv_dataset_check_k(const tv_dataset *data, tv_err *err);
+/* Fills data from a bundle file, which data then owns (also on failure). */
+tv_status tv_bundle_load(tv_dataset *data, tv_st_file *file, tv_err *err);
+
+#endif
