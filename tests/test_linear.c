@@ -33,6 +33,8 @@ static int all_isas(const cpu_isa **isas) {
 #endif
     }
     if (__builtin_cpu_supports("avx512f")) isas[n++] = &cpu_isa_avx512;
+#elif defined(__aarch64__)
+    isas[n++] = &cpu_isa_neon;
 #endif
     return n;
 }

@@ -79,9 +79,9 @@ void cpu_parallel(cpu_pool *pool, int threads, int n, int grain, cpu_task task, 
 TV_NODISCARD tv_status cpu_pool_open(int threads, cpu_pool **pool, tv_err *err);
 void cpu_pool_close(cpu_pool *pool);
 
-/* Threads worth waking for so many elementary operations (multiply-adds or the like): 1 below what one does in the tens
- * of microseconds that waking takes. */
-static inline int cpu_threads_for(const tv_dev *dev, double operations) { return operations < 5e5 ? 1 : dev->threads; }
+/* Threads worth waking for so many elementary operations (multiply-adds or the like): 1 below what one does in the time
+ * that waking another takes. */
+static inline int cpu_threads_for(const tv_dev *dev, double operations) { return operations < 2e5 ? 1 : dev->threads; }
 /* The grain that gives each thread about eight parts of n items, so that one that runs late leaves its share to the
  * others. */
 static inline int cpu_grain(int n, int threads) { return n / (8 * threads) > 1 ? n / (8 * threads) : 1; }

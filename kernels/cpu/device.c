@@ -58,6 +58,8 @@ static uint64_t memory_limit(void) {
 static const cpu_isa *const isas[] = {
 #if defined(__x86_64__)
     &cpu_isa_avx512, &cpu_isa_avx2,
+#elif defined(__aarch64__)
+    &cpu_isa_neon,
 #endif
     &cpu_isa_scalar};
 enum { N_ISAS = sizeof isas / sizeof *isas };
@@ -83,7 +85,7 @@ static tv_status choose_isa(const char *name, const cpu_isa **out, tv_err *err) 
         known |= named;
         if ((named || !strcmp(name, "auto")) && isa_runs(isas[i])) {
             *out = isas[i];
-            return isas[i]->level == CPU_SCALAR ? TV_OK : cpu_isa_check(isas[i], err);
+            return isas[i] == &cpu_isa_scalar ? TV_OK : cpu_isa_check(isas[i], err);
         }
     }
     char list[64] = "";

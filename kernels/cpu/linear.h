@@ -53,7 +53,8 @@ struct cpu_isa {
     void (*finish)(const float *tile, int rows, int columns, const tv_bf16 *bias, void *y, size_t ldy, cpu_out out);
 };
 
-extern const cpu_isa cpu_isa_scalar, cpu_isa_avx2, cpu_isa_avx512;
+/* Each exists where its architecture does. */
+extern const cpu_isa cpu_isa_scalar, cpu_isa_avx2, cpu_isa_avx512, cpu_isa_neon;
 
 /* The portable pack and finish, for tails of the others. */
 void cpu_pack_scalar(const tv_bf16 *x, size_t ldx, int rows, int K, float *out);
