@@ -33,6 +33,8 @@ static int all_isas(const cpu_isa **isas) {
 #endif
     }
     if (__builtin_cpu_supports("avx512f")) isas[n++] = &cpu_isa_avx512;
+#elif defined(__aarch64__)
+    isas[n++] = &cpu_isa_neon;
 #endif
     return n;
 }
@@ -142,10 +144,10 @@ static void test_contract(void) {
  * --reduction fixed promises. Also across the limit of rows packed at a time. */
 static void test_batch_invariance(void) {
     static const int batches[] = {1, 2, 17, 64};
-    enum { MOST = 64, N = 203, K = 261 };
+    enum { MOST = 64, N = 203, K = 261, MOST_THREADS = 3 };
     const cpu_isa *isas[4];
     int n_isas = all_isas(isas);
-    tv_dev *dev = open_dev("scalar", 1);
+    tv_dev *dev = open_dev("scalar", MOST_THREADS); /* threads: below, and by the work at hand */
     product p = make(dev, 7, MOST, N, K, 1);
     tv_linear_plan plans[] = {{1, K}, {4, 96}};
     plans[1].slices = (K + 95) / 96;
@@ -155,7 +157,7 @@ static void test_batch_invariance(void) {
         dev->threads = 1;
         for (int m = 0; m < MOST; m++) linear(dev, &p, m, 1, plans[s], 1, want + m * N);
         for (int i = 0; i < n_isas; i++)
-            for (int threads = 1; threads <= 3; threads++)
+            for (int threads = 1; threads <= MOST_THREADS; threads++)
                 for (int b = 0; b < 4; b++)
                     for (int row = 0; row + batches[b] <= MOST; row += batches[b] < 17 ? batches[b] : 11) {
                         dev->isa = isas[i];

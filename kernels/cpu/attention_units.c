@@ -1,12 +1,13 @@
 /* Cuts a step of attention into units, shares them out among the threads, and holds what whole-row backends share. */
 #include "kernels/cpu/attention.h"
 
+#include <limits.h>
 #include <string.h>
 
 static size_t round_up(size_t x, size_t to) { return (x + to - 1) / to * to; }
 
-/* The running threads' view of one call. Units are numbered segment by segment, then by tile of positions, then by kv
- * head; each thread takes the next number and walks its own cursor forward to it. */
+/* Units are numbered segment by segment, then by tile of positions, then by kv head. They are handed out in ascending
+ * order, so that each worker walks a cursor of its own forward to the next. */
 typedef struct {
     int segment;
     int64_t first; /* number of the segment's first unit */
@@ -33,6 +34,41 @@ static void fill_unit(cpu_attn_unit *u, float *q, int *n_keys, const tv_segment 
         }
 }
 
+typedef struct {
+    const tv_attn_args *a;
+    const cpu_ops_isa *ops;
+    void (*unit)(const cpu_attn_unit *u);
+    size_t stride;
+    int positions;
+    char *scratch; /* [threads,worker_bytes]: each worker's cursor, and at these offsets what its units need */
+    size_t out, n_keys, tile_keys, q, own, worker_bytes;
+} job;
+
+static void some_units(void *ctx, int worker, int begin, int end) {
+    const job *j = ctx;
+    const tv_attn_args *a = j->a;
+    char *p = j->scratch + j->worker_bytes * (size_t)worker;
+    cursor *c = (cursor *)(void *)p;
+    int *n_keys = (int *)(void *)(p + j->n_keys);
+    float *q = (float *)(void *)(p + j->q);
+    cpu_attn_unit u = {.a = a,
+                       .ops = j->ops,
+                       .HS = a->kv.HS,
+                       .stride = j->stride,
+                       .n_keys = n_keys,
+                       .tile_keys = (int *)(void *)(p + j->tile_keys),
+                       .q = q,
+                       .scratch = (float *)(void *)(p + j->own),
+                       .out = (tv_bf16 **)(void *)(p + j->out)};
+    for (int number = begin; number < end; number++) {
+        for (int64_t n; number >= c->first + (n = segment_units(&a->segments[c->segment], j->positions, a->kv.G));
+             c->segment++)
+            c->first += n;
+        fill_unit(&u, q, n_keys, &a->segments[c->segment], number - c->first, j->positions);
+        j->unit(&u);
+    }
+}
+
 int cpu_attn_unit_rows(const tv_attn_args *a, int max_rows) {
     int heads = a->H / a->kv.G;
     return max_rows / heads > 1 ? max_rows / heads * heads : heads;
@@ -53,47 +89,21 @@ tv_status cpu_attn_run(tv_dev *dev, const tv_attn_args *a, int max_rows, size_t 
         units += segment_units(s, positions, G);
         operations += 2.0 * s->n_rows * (s->pos + 0.5 * s->n_rows) * a->H * HS;
     }
+    if (units > INT_MAX) return TV_FAIL(err, TV_EUNSUPPORTED, "attention: %d rows are too many for one call", a->M);
     int threads = cpu_threads_for(dev, operations);
-    if (threads > units) threads = (int)units;
 
-    size_t out_bytes = round_up((size_t)rows * sizeof(tv_bf16 *), 64),
-           int_bytes = round_up((size_t)rows * sizeof(int), 64);
-    size_t q_bytes = round_up((size_t)rows * HS * sizeof(float), 64), own_bytes = round_up(floats * sizeof(float), 64);
-    size_t thread_bytes = out_bytes + 2 * int_bytes + q_bytes + own_bytes;
+    job j = {.a = a, .ops = cpu_ops_for(dev), .unit = unit, .stride = stride, .positions = positions};
+    j.out = round_up(sizeof(cursor), 64);
+    j.n_keys = j.out + round_up((size_t)rows * sizeof(tv_bf16 *), 64);
+    j.tile_keys = j.n_keys + round_up((size_t)rows * sizeof(int), 64);
+    j.q = j.tile_keys + round_up((size_t)rows * sizeof(int), 64);
+    j.own = j.q + round_up((size_t)rows * HS * sizeof(float), 64);
+    j.worker_bytes = j.own + round_up(floats * sizeof(float), 64);
     void *scratch;
-    TV_TRY(cpu_scratch(dev, CPU_SCRATCH_ATTENTION, thread_bytes * (size_t)dev->threads, &scratch, err));
-
-    int64_t next = 0;
-    int claimed = 0;
-#pragma omp parallel num_threads(threads)
-    {
-        int mine;
-#pragma omp atomic capture
-        mine = claimed++;
-        char *p = (char *)scratch + thread_bytes * (size_t)mine;
-        int *n_keys = (int *)(void *)(p + out_bytes);
-        float *q = (float *)(void *)(p + out_bytes + 2 * int_bytes);
-        cpu_attn_unit u = {.a = a,
-                           .ops = cpu_ops_for(dev),
-                           .HS = HS,
-                           .stride = stride,
-                           .n_keys = n_keys,
-                           .tile_keys = (int *)(void *)(p + out_bytes + int_bytes),
-                           .q = q,
-                           .scratch = (float *)(void *)(p + out_bytes + 2 * int_bytes + q_bytes),
-                           .out = (tv_bf16 **)(void *)p};
-        cursor c = {0, 0};
-        for (;;) {
-            int64_t number;
-#pragma omp atomic capture
-            number = next++;
-            if (number >= units) break;
-            for (int64_t n; number >= c.first + (n = segment_units(&a->segments[c.segment], positions, G)); c.segment++)
-                c.first += n;
-            fill_unit(&u, q, n_keys, &a->segments[c.segment], number - c.first, positions);
-            unit(&u);
-        }
-    }
+    TV_TRY(cpu_scratch(dev, CPU_SCRATCH_ATTENTION, j.worker_bytes * (size_t)dev->threads, &scratch, err));
+    j.scratch = scratch;
+    for (int i = 0; i < threads; i++) *(cursor *)(void *)(j.scratch + j.worker_bytes * (size_t)i) = (cursor){0, 0};
+    cpu_parallel(dev->pool, threads, (int)units, 1, some_units, &j);
     return TV_OK;
 }
 

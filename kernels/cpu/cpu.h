@@ -15,7 +15,8 @@
 /* Instruction sets, each including the ones before it. */
 typedef enum { CPU_SCALAR, CPU_AVX2, CPU_AVX512 } cpu_level;
 
-typedef struct cpu_isa cpu_isa; /* kernels/cpu/linear.h */
+typedef struct cpu_isa cpu_isa;   /* kernels/cpu/linear.h */
+typedef struct cpu_pool cpu_pool; /* kernels/cpu/threads.c */
 
 /* Scratch buffers, one per operation that needs one, so that an operation may call another. */
 enum {
@@ -28,7 +29,8 @@ enum {
 };
 
 struct tv_dev {
-    int threads;        /* OpenMP threads of a parallel region, >= 1 */
+    int threads;        /* that a call may use, the caller's own included; >= 1 */
+    cpu_pool *pool;     /* the others; NULL with one thread */
     cpu_level level;    /* what this device may execute */
     const cpu_isa *isa; /* the matrix kernels of that level */
     uint64_t total;     /* bytes this process may use */
@@ -67,8 +69,22 @@ tv_status cpu_sample(tv_dev *dev, const tv_sample_args *a, tv_err *err);
  * step). */
 TV_NODISCARD tv_status cpu_scratch(tv_dev *dev, int kind, size_t bytes, void **p, tv_err *err);
 
-/* Threads worth waking for so many elementary operations (multiply-adds or the like): 1 below about 200,000. */
+/* Part of a job: items begin .. end-1. worker is below the job's number of threads and belongs to no other running
+ * part. */
+typedef void (*cpu_task)(void *ctx, int worker, int begin, int end);
+/* Runs task over items 0 .. n-1, cut into parts of grain items that are handed out in ascending order, on up to
+ * `threads` threads (the caller is worker 0; fewer where the system has not let them run). Returns when all are done.
+ * Which worker does which part is left to chance: results must not depend on it. Not from inside a task. */
+void cpu_parallel(cpu_pool *pool, int threads, int n, int grain, cpu_task task, void *ctx);
+TV_NODISCARD tv_status cpu_pool_open(int threads, cpu_pool **pool, tv_err *err);
+void cpu_pool_close(cpu_pool *pool);
+
+/* Threads worth waking for so many elementary operations (multiply-adds or the like): 1 below what one does in the time
+ * that waking another takes. */
 static inline int cpu_threads_for(const tv_dev *dev, double operations) { return operations < 2e5 ? 1 : dev->threads; }
+/* The grain that gives each thread about eight parts of n items, so that one that runs late leaves its share to the
+ * others. */
+static inline int cpu_grain(int n, int threads) { return n / (8 * threads) > 1 ? n / (8 * threads) : 1; }
 
 /* Memory as alloc gives it, without a device: 64-byte aligned, zeroed, in huge pages from 2 MiB on. NULL when
  * exhausted. */

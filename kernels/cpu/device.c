@@ -2,7 +2,7 @@
 #include "kernels/cpu/cpu.h"
 
 #include <limits.h>
-#include <omp.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +58,8 @@ static uint64_t memory_limit(void) {
 static const cpu_isa *const isas[] = {
 #if defined(__x86_64__)
     &cpu_isa_avx512, &cpu_isa_avx2,
+#elif defined(__aarch64__)
+    &cpu_isa_neon,
 #endif
     &cpu_isa_scalar};
 enum { N_ISAS = sizeof isas / sizeof *isas };
@@ -70,6 +72,12 @@ static int isa_runs(const cpu_isa *isa) {
     return isa->level >= CPU_SCALAR;
 }
 
+/* Cores this process may run on. */
+static int cores(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
+}
+
 static tv_status choose_isa(const char *name, const cpu_isa **out, tv_err *err) {
     int known = 0;
     for (int i = 0; i < N_ISAS; i++) {
@@ -77,7 +85,7 @@ static tv_status choose_isa(const char *name, const cpu_isa **out, tv_err *err) 
         known |= named;
         if ((named || !strcmp(name, "auto")) && isa_runs(isas[i])) {
             *out = isas[i];
-            return isas[i]->level == CPU_SCALAR ? TV_OK : cpu_isa_check(isas[i], err);
+            return isas[i] == &cpu_isa_scalar ? TV_OK : cpu_isa_check(isas[i], err);
         }
     }
     char list[64] = "";
@@ -91,12 +99,15 @@ static tv_status choose_isa(const char *name, const cpu_isa **out, tv_err *err) 
 }
 
 tv_status cpu_dev_open(const tv_dev_options *options, tv_dev **out, tv_err *err) {
-    int threads = options->threads ? options->threads : omp_get_num_procs();
+    int threads = options->threads ? options->threads : cores();
     if (threads < 1 || threads > 4096)
         return TV_FAIL(err, TV_EARG, "cpu: threads=%d must be in 1 .. 4096, or 0 for all cores", options->threads);
     const cpu_isa *isa = NULL;
     TV_TRY(choose_isa(options->isa ? options->isa : "auto", &isa, err));
+    cpu_pool *pool;
+    TV_TRY(cpu_pool_open(threads, &pool, err));
     tv_dev *dev = tv_xcalloc(1, sizeof *dev);
+    dev->pool = pool;
     dev->threads = threads;
     dev->isa = isa;
     dev->level = isa->level;
@@ -109,6 +120,7 @@ tv_status cpu_dev_open(const tv_dev_options *options, tv_dev **out, tv_err *err)
 
 void cpu_dev_close(tv_dev *dev) {
     if (!dev) return;
+    cpu_pool_close(dev->pool);
     for (int i = 0; i < CPU_N_SCRATCH; i++) cpu_pages_free(dev->scratch[i], dev->scratch_bytes[i]);
     free(dev);
 }
@@ -196,7 +208,7 @@ tv_status cpu_matrix_load(tv_dev *dev, int n_parts, const void *const *parts, co
         for (int j = 0; j < part_N[i]; j++)
             rows[n++] = (const unsigned char *)parts[i] + (size_t)j * K * sizeof(tv_bf16);
     }
-    cpu_pack_panels(rows, (int)N, K, data, cpu_threads_for(dev, (double)N * K));
+    cpu_pack_panels(dev->pool, cpu_threads_for(dev, (double)N * K), rows, (int)N, K, data);
     free(rows);
     *out = (tv_matrix){.N = (int)N, .K = K, .data = data, .bias = bias ? packed_bias : NULL};
     return TV_OK;

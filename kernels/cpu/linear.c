@@ -8,25 +8,34 @@
 
 /* Bytes of packed x that stay in a core's second-level cache (512 KiB and more) while the weights stream past. */
 enum { CHUNK_BYTES = 384 << 10 };
+/* Elements of x that one thread packs sooner than two agree to. */
+enum { PACK_ALONE = 1 << 16 };
 
-void cpu_pack_panels(const unsigned char *const *rows, int N, int K, tv_bf16 *panels, int threads) {
-    int n_panels = (N + CPU_PANEL - 1) / CPU_PANEL;
-    size_t pairs = ((size_t)K + 1) / 2;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 4)
-    for (int p = 0; p < n_panels; p++) {
-        tv_bf16 *out = panels + (size_t)p * pairs * CPU_PANEL * 2;
-        int columns = N - p * CPU_PANEL < CPU_PANEL ? N - p * CPU_PANEL : CPU_PANEL;
-        const unsigned char *const *w = rows + (size_t)p * CPU_PANEL;
+typedef struct {
+    const unsigned char *const *rows; /* [N] rows of [K] bf16, any alignment */
+    int N, K;
+    tv_bf16 *panels;
+} packing;
+
+static void pack_panels(void *ctx, int worker, int begin, int end) {
+    (void)worker;
+    const packing *job = ctx;
+    const size_t pairs = ((size_t)job->K + 1) / 2, whole = (size_t)job->K / 2;
+    for (int p = begin; p < end; p++) {
+        const unsigned char *const *w = job->rows + (size_t)p * CPU_PANEL;
+        int columns = job->N - p * CPU_PANEL < CPU_PANEL ? job->N - p * CPU_PANEL : CPU_PANEL;
+        tv_bf16 *out = job->panels + (size_t)p * pairs * CPU_PANEL * 2;
         for (size_t k = 0; k < pairs; k++) {
-            uint32_t pair[CPU_PANEL] = {0};
-            size_t bytes = 2 * k + 1 < (size_t)K ? 4 : 2;
-            if (bytes == 4)
-                for (int n = 0; n < columns; n++) memcpy(&pair[n], w[n] + 4 * k, 4);
-            else
-                for (int n = 0; n < columns; n++) memcpy(&pair[n], w[n] + 4 * k, 2);
+            tv_bf16 pair[CPU_PANEL][2] = {{0}};
+            for (int n = 0; n < columns; n++) memcpy(pair[n], w[n] + 4 * k, k < whole ? 4 : 2);
             memcpy(out + k * CPU_PANEL * 2, pair, sizeof pair);
         }
     }
+}
+
+void cpu_pack_panels(cpu_pool *pool, int threads, const unsigned char *const *rows, int N, int K, tv_bf16 *panels) {
+    packing job = {rows, N, K, panels};
+    cpu_parallel(pool, threads, (N + CPU_PANEL - 1) / CPU_PANEL, 4, pack_panels, &job);
 }
 
 /* `total` split into `parts` as evenly as can be: where part i begins. */
@@ -130,54 +139,71 @@ static void run_panels(const chunk *c, int begin, int end) {
     }
 }
 
-void cpu_linear_run(const cpu_isa *isa, int threads, float *scratch, const tv_linear_args *a) {
-    const int N = a->w->N, K = a->w->K;
-    const size_t Kp = ((size_t)K + 1) / 2 * 2;
-    const int n_panels = (N + CPU_PANEL - 1) / CPU_PANEL;
-    for (int row0 = 0; row0 < a->M; row0 += CPU_PACK_ROWS) {
-        int M = a->M - row0 < CPU_PACK_ROWS ? a->M - row0 : CPU_PACK_ROWS;
-        /* Rows go in chunks, a chunk's in blocks, each split evenly. */
-        int chunk_rows = (int)(CHUNK_BYTES / (Kp * sizeof(float)));
-        chunk_rows = chunk_rows > CPU_CHUNK_ROWS ? CPU_CHUNK_ROWS : chunk_rows / isa->rows * isa->rows;
-        if (chunk_rows < isa->rows) chunk_rows = isa->rows;
-        int n_chunks = (M + chunk_rows - 1) / chunk_rows;
-        /* Few enough panels at a time that every thread gets several turns, however unevenly the machine lets them run.
-         */
-        int group = (int)((int64_t)n_panels * n_chunks / (threads * 8)) / CPU_MAX_PANELS * CPU_MAX_PANELS;
-        group = group < CPU_MAX_PANELS ? CPU_MAX_PANELS : group > 64 ? 64 : group;
-        int n_groups = (n_panels + group - 1) / group;
-#pragma omp parallel num_threads(threads)
-        {
-            /* Each block's rows are consecutive in y, in x and in scratch. */
-#pragma omp for schedule(static)
-            for (int i = 0; i < n_chunks * ((chunk_rows + isa->rows - 1) / isa->rows); i++) {
-                int per_chunk = (chunk_rows + isa->rows - 1) / isa->rows;
-                int first = part_begin(M, n_chunks, i / per_chunk);
-                int rows = part_begin(M, n_chunks, i / per_chunk + 1) - first,
-                    n_blocks = (rows + isa->rows - 1) / isa->rows;
-                if (i % per_chunk >= n_blocks) continue;
-                int row = part_begin(rows, n_blocks, i % per_chunk);
-                rows = part_begin(rows, n_blocks, i % per_chunk + 1) - row;
-                row += first;
-                isa->pack(a->x + (size_t)(row0 + row) * K, (size_t)K, rows, K, scratch + row * Kp);
-            }
-#pragma omp for schedule(dynamic) nowait
-            for (int i = 0; i < n_chunks * n_groups; i++) {
-                int first = part_begin(M, n_chunks, i / n_groups);
-                int rows = part_begin(M, n_chunks, i / n_groups + 1) - first;
-                chunk c = {
-                    .isa = isa,
-                    .a = a,
-                    .x = scratch + first * Kp,
-                    .rows = rows,
-                    .row = row0 + first,
-                    .Kp = Kp,
-                    .n_blocks = (rows + isa->rows - 1) / isa->rows,
-                };
-                int begin = i % n_groups * group;
-                run_panels(&c, begin, begin + group < n_panels ? begin + group : n_panels);
-            }
-        }
+/* A product of at most CPU_PACK_ROWS rows: rows go in chunks, a chunk's in blocks, each split evenly; panels in groups.
+ */
+typedef struct {
+    const cpu_isa *isa;
+    const tv_linear_args *a;
+    float *scratch; /* [M,Kp] f32: blocks one after another, each packed */
+    size_t Kp;
+    int row0, M;                /* first row in y and x, rows */
+    int n_chunks, chunk_blocks; /* most blocks of a chunk */
+    int n_panels, group, n_groups;
+} product;
+
+static chunk chunk_of(const product *p, int i) {
+    int first = part_begin(p->M, p->n_chunks, i), rows = part_begin(p->M, p->n_chunks, i + 1) - first;
+    return (chunk){.isa = p->isa,
+                   .a = p->a,
+                   .x = p->scratch + first * p->Kp,
+                   .rows = rows,
+                   .row = p->row0 + first,
+                   .Kp = p->Kp,
+                   .n_blocks = (rows + p->isa->rows - 1) / p->isa->rows};
+}
+
+static void pack_blocks(void *ctx, int worker, int begin, int end) {
+    (void)worker;
+    const product *p = ctx;
+    const size_t K = (size_t)p->a->w->K;
+    for (int i = begin; i < end; i++) {
+        chunk c = chunk_of(p, i / p->chunk_blocks);
+        int b = i % p->chunk_blocks;
+        if (b >= c.n_blocks) continue;
+        int row = part_begin(c.rows, c.n_blocks, b), rows = part_begin(c.rows, c.n_blocks, b + 1) - row;
+        float *out = p->scratch + (c.row - p->row0 + row) * p->Kp;
+        p->isa->pack(p->a->x + (size_t)(c.row + row) * K, K, rows, (int)K, out);
+    }
+}
+
+static void run_groups(void *ctx, int worker, int begin, int end) {
+    (void)worker;
+    const product *p = ctx;
+    for (int i = begin; i < end; i++) {
+        chunk c = chunk_of(p, i / p->n_groups);
+        int first = i % p->n_groups * p->group;
+        run_panels(&c, first, first + p->group < p->n_panels ? first + p->group : p->n_panels);
+    }
+}
+
+void cpu_linear_run(const cpu_isa *isa, cpu_pool *pool, int threads, float *scratch, const tv_linear_args *a) {
+    product p = {.isa = isa, .a = a, .scratch = scratch};
+    p.Kp = ((size_t)a->w->K + 1) / 2 * 2;
+    p.n_panels = (a->w->N + CPU_PANEL - 1) / CPU_PANEL;
+    int rows = (int)(CHUNK_BYTES / (p.Kp * sizeof(float)));
+    rows = rows > CPU_CHUNK_ROWS ? CPU_CHUNK_ROWS : rows / isa->rows * isa->rows;
+    if (rows < isa->rows) rows = isa->rows;
+    for (p.row0 = 0; p.row0 < a->M; p.row0 += CPU_PACK_ROWS) {
+        p.M = a->M - p.row0 < CPU_PACK_ROWS ? a->M - p.row0 : CPU_PACK_ROWS;
+        p.n_chunks = (p.M + rows - 1) / rows;
+        int chunk_rows = (p.M + p.n_chunks - 1) / p.n_chunks;
+        p.chunk_blocks = (chunk_rows + isa->rows - 1) / isa->rows;
+        p.group = cpu_grain((int)((int64_t)p.n_panels * p.n_chunks), threads) / CPU_MAX_PANELS * CPU_MAX_PANELS;
+        p.group = p.group < CPU_MAX_PANELS ? CPU_MAX_PANELS : p.group > 64 ? 64 : p.group;
+        p.n_groups = (p.n_panels + p.group - 1) / p.group;
+        int blocks = p.n_chunks * p.chunk_blocks, pack_threads = (double)p.M * p.Kp < PACK_ALONE ? 1 : threads;
+        cpu_parallel(pool, pack_threads, blocks, cpu_grain(blocks, pack_threads), pack_blocks, &p);
+        cpu_parallel(pool, threads, p.n_chunks * p.n_groups, 1, run_groups, &p);
     }
 }
 
@@ -186,7 +212,7 @@ tv_status cpu_linear(tv_dev *dev, const tv_linear_args *a, tv_err *err) {
     void *scratch;
     TV_TRY(cpu_scratch(dev, CPU_SCRATCH_LINEAR, cpu_linear_scratch_bytes(a->M, a->w->K), &scratch, err));
     int threads = cpu_threads_for(dev, (double)a->M * a->w->N * a->w->K);
-    cpu_linear_run(dev->isa, threads, scratch, a);
+    cpu_linear_run(dev->isa, dev->pool, threads, scratch, a);
     return TV_OK;
 }
 
@@ -207,7 +233,7 @@ tv_status cpu_isa_check(const cpu_isa *isa, tv_err *err) {
     unsigned char *memory = cpu_pages(panel_bytes + scratch_bytes + 64);
     if (!memory) return TV_FAIL(err, TV_ENOMEM, "isa %s: no memory for its self-check", isa->name);
     tv_matrix matrix = {.N = N, .K = K, .data = memory, .bias = NULL};
-    cpu_pack_panels(rows, N, K, matrix.data, 1);
+    cpu_pack_panels(NULL, 1, rows, N, K, matrix.data);
     float *scratch = (float *)(memory + (panel_bytes + 63) / 64 * 64);
     tv_status status = TV_OK;
     for (int m = 1; m <= M && status == TV_OK; m++)
@@ -220,9 +246,9 @@ tv_status cpu_isa_check(const cpu_isa *isa, tv_err *err) {
                                 .y_f32 = kind > 0,
                                 .round_bf16 = kind > 1,
                                 .plan = kind ? (tv_linear_plan){1, K} : (tv_linear_plan){3, 32}};
-            cpu_linear_run(&cpu_isa_scalar, 1, scratch, &a);
+            cpu_linear_run(&cpu_isa_scalar, NULL, 1, scratch, &a);
             a.y = got;
-            cpu_linear_run(isa, 1, scratch, &a);
+            cpu_linear_run(isa, NULL, 1, scratch, &a);
             if (memcmp(want, got, (size_t)m * N * (kind ? sizeof(float) : sizeof(tv_bf16))))
                 status =
                     TV_FAIL(err, TV_EUNSUPPORTED,

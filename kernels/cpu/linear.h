@@ -53,7 +53,8 @@ struct cpu_isa {
     void (*finish)(const float *tile, int rows, int columns, const tv_bf16 *bias, void *y, size_t ldy, cpu_out out);
 };
 
-extern const cpu_isa cpu_isa_scalar, cpu_isa_avx2, cpu_isa_avx512;
+/* Each exists where its architecture does. */
+extern const cpu_isa cpu_isa_scalar, cpu_isa_avx2, cpu_isa_avx512, cpu_isa_neon;
 
 /* The portable pack and finish, for tails of the others. */
 void cpu_pack_scalar(const tv_bf16 *x, size_t ldx, int rows, int K, float *out);
@@ -73,9 +74,9 @@ static inline size_t cpu_linear_scratch_bytes(int M, int K) {
     return rows * (((size_t)K + 1) / 2 * 2) * sizeof(float);
 }
 /* Packs W [N,K] bf16 given as N row pointers (any alignment) into panels. */
-void cpu_pack_panels(const unsigned char *const *rows, int N, int K, tv_bf16 *panels, int threads);
+void cpu_pack_panels(cpu_pool *pool, int threads, const unsigned char *const *rows, int N, int K, tv_bf16 *panels);
 /* The checked product on any kernels; scratch: cpu_linear_scratch_bytes(M, K), 64-byte aligned. */
-void cpu_linear_run(const cpu_isa *isa, int threads, float *scratch, const tv_linear_args *a);
+void cpu_linear_run(const cpu_isa *isa, cpu_pool *pool, int threads, float *scratch, const tv_linear_args *a);
 /* Compares isa with the scalar kernels bit by bit on small products; fails with TV_EUNSUPPORTED where they differ. */
 TV_NODISCARD tv_status cpu_isa_check(const cpu_isa *isa, tv_err *err);
 

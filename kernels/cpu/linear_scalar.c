@@ -1,5 +1,4 @@
-/* Matrix kernels in portable C: the reference for the vector ones, and what other architectures run. The loops over the
- * 16 columns of a panel are written so that a compiler for a machine with fused multiply-add vectorises them. */
+/* Matrix kernels in portable C: the reference for the vector ones, and what other architectures run. */
 #include <math.h>
 
 #include "kernels/cpu/linear.h"

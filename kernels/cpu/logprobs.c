@@ -43,6 +43,18 @@ static void one_row(const cpu_ops_isa *ops, const tv_logprobs_args *a, int m) {
                                            : (z[token] - max) / a->temperature - log_sum;
 }
 
+/* A job over the rows of a call. */
+typedef struct {
+    const cpu_ops_isa *ops;
+    const tv_logprobs_args *a;
+} rows_job;
+
+static void some_rows(void *ctx, int worker, int begin, int end) {
+    (void)worker;
+    const rows_job *job = ctx;
+    for (int m = begin; m < end; m++) one_row(job->ops, job->a, m);
+}
+
 tv_status cpu_logprobs(tv_dev *dev, const tv_logprobs_args *a, tv_err *err) {
     TV_TRY(tv_check_logprobs(a, err));
     for (int i = 0; i < a->n_suppressed; i++)
@@ -53,9 +65,8 @@ tv_status cpu_logprobs(tv_dev *dev, const tv_logprobs_args *a, tv_err *err) {
             if (a->token[m] < -1 || a->token[m] >= a->V)
                 return TV_FAIL(err, TV_EARG, "logprobs: token %d of row %d is not in 0 .. %d, or -1 for none",
                                a->token[m], m, a->V - 1);
-    const cpu_ops_isa *ops = cpu_ops_for(dev);
     int threads = cpu_threads_for(dev, 8.0 * a->M * a->V);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
-    for (int m = 0; m < a->M; m++) one_row(ops, a, m);
+    rows_job job = {cpu_ops_for(dev), a};
+    cpu_parallel(dev->pool, threads, a->M, 1, some_rows, &job);
     return TV_OK;
 }

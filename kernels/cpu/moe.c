@@ -38,20 +38,31 @@ static void route(const tv_bf16 *logits, int E, int used, int norm, const int32_
         for (int i = 0; i < used; i++) weights[i] = tv_bf16_from_f32(p[E + i] / top);
 }
 
+typedef struct {
+    const tv_moe_route_args *a;
+    float *scratch; /* [threads,E+used] f32 */
+} routing;
+
+static void route_rows(void *ctx, int worker, int begin, int end) {
+    const routing *job = ctx;
+    const tv_moe_route_args *a = job->a;
+    float *p = job->scratch + (size_t)worker * (a->E + a->used);
+    for (int m = begin; m < end; m++)
+        route(a->logits + (size_t)m * a->E, a->E, a->used, a->norm, a->given ? a->given + (size_t)m * a->used : NULL, p,
+              a->ids + (size_t)m * a->used, a->weights + (size_t)m * a->used);
+}
+
 tv_status cpu_moe_route(tv_dev *dev, const tv_moe_route_args *a, tv_err *err) {
     TV_TRY(tv_check_moe_route(a, err));
     int threads = cpu_threads_for(dev, 8.0 * a->M * a->E * a->used);
-    size_t stride = (size_t)a->E + a->used;
-    void *memory;
-    TV_TRY(cpu_scratch(dev, CPU_SCRATCH_MOE, (size_t)a->M * stride * sizeof(float), &memory, err));
     for (size_t i = 0; a->given && i < (size_t)a->M * (size_t)a->used; i++)
         if (a->given[i] < 0 || a->given[i] >= a->E)
             return TV_FAIL(err, TV_EARG, "moe_route: row %zu is given expert %d, with E=%d", i / (size_t)a->used,
                            a->given[i], a->E);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int m = 0; m < a->M; m++)
-        route(a->logits + (size_t)m * a->E, a->E, a->used, a->norm, a->given ? a->given + (size_t)m * a->used : NULL,
-              (float *)memory + (size_t)m * stride, a->ids + (size_t)m * a->used, a->weights + (size_t)m * a->used);
+    void *scratch;
+    TV_TRY(cpu_scratch(dev, CPU_SCRATCH_MOE, (size_t)threads * (a->E + a->used) * sizeof(float), &scratch, err));
+    routing job = {a, scratch};
+    cpu_parallel(dev->pool, threads, a->M, cpu_grain(a->M, threads), route_rows, &job);
     return TV_OK;
 }
 
@@ -77,74 +88,92 @@ static layout lay_out(int M, int D, int F, int used) {
 
 size_t cpu_moe_scratch_bytes(int M, int D, int F, int used) { return lay_out(M, D, F, used).total; }
 
+/* The routed rows and where they lie; pointers as in lay_out. */
+typedef struct {
+    const tv_moe_args *a;
+    tv_bf16 *x, *y; /* [R,D] */
+    int32_t *source, *place;
+} grouping;
+
+static void gather(void *ctx, int worker, int begin, int end) {
+    (void)worker;
+    const grouping *g = ctx;
+    const size_t D = (size_t)g->a->D;
+    for (int r = begin; r < end; r++) memcpy(g->x + r * D, g->a->x + (size_t)g->source[r] * D, D * sizeof *g->x);
+}
+
+/* out[m]: its experts' rows in ascending expert index, which is the order of their places. */
+static void combine(void *ctx, int worker, int begin, int end) {
+    (void)worker;
+    const grouping *g = ctx;
+    const int D = g->a->D, used = g->a->used;
+    for (int m = begin; m < end; m++) {
+        const int32_t *place = g->place + (size_t)m * used;
+        tv_bf16 *out = g->a->out + (size_t)m * D;
+        memset(out, 0, (size_t)D * sizeof *out);
+        int last = -1;
+        for (int n = 0; n < used; n++) {
+            int next = -1;
+            for (int i = 0; i < used; i++)
+                if (place[i] > last && (next < 0 || place[i] < place[next])) next = i;
+            last = place[next];
+            float weight = tv_f32_from_bf16(g->a->weights[(size_t)m * used + next]);
+            const tv_bf16 *row = g->y + (size_t)last * D;
+            for (int d = 0; d < D; d++)
+                out[d] = tv_bf16_from_f32(tv_f32_from_bf16(out[d]) + tv_round_bf16(weight * tv_f32_from_bf16(row[d])));
+        }
+    }
+}
+
 tv_status cpu_moe(tv_dev *dev, const tv_moe_args *a, tv_err *err) {
     TV_TRY(tv_check_moe(a, err));
-    const int M = a->M, D = a->D, F = a->F, E = a->E, used = a->used;
-    const size_t R = (size_t)M * used;
+    const int M = a->M, D = a->D, F = a->F, E = a->E, used = a->used, R = M * used;
     void *memory;
     TV_TRY(cpu_scratch(dev, CPU_SCRATCH_MOE, ((size_t)E + 1) * sizeof(int32_t), &memory, err));
-    int32_t *begin = memory; /* [E+1]: expert e has routed rows begin[e] .. begin[e+1]-1 */
-    memset(begin, 0, ((size_t)E + 1) * sizeof *begin);
-    for (size_t i = 0; i < R; i++) {
+    int32_t *first = memory; /* [E+1]: expert e has routed rows first[e] .. first[e+1]-1 */
+    memset(first, 0, ((size_t)E + 1) * sizeof *first);
+    for (int i = 0; i < R; i++) {
         if (a->ids[i] < 0 || a->ids[i] >= E)
-            return TV_FAIL(err, TV_EARG, "moe: row %zu names expert %d, with E=%d", i / used, a->ids[i], E);
-        begin[a->ids[i] + 1]++;
+            return TV_FAIL(err, TV_EARG, "moe: row %d names expert %d, with E=%d", i / used, a->ids[i], E);
+        first[a->ids[i] + 1]++;
     }
-    for (int e = 0; e < E; e++) begin[e + 1] += begin[e];
+    for (int e = 0; e < E; e++) first[e + 1] += first[e];
 
     layout l = lay_out(M, D, F, used);
     char *scratch = a->scratch;
-    tv_bf16 *x = (tv_bf16 *)scratch, *y = x;             /* [R,D] */
-    tv_bf16 *gate_up = (tv_bf16 *)(scratch + l.gate_up); /* [R,2F] */
-    tv_bf16 *act = (tv_bf16 *)(scratch + l.act);         /* [R,F] */
-    int32_t *source = (int32_t *)(scratch + l.source), *place = (int32_t *)(scratch + l.place);
-    for (int m = 0; m < M; m++) /* counting sort: begin[e] moves up to its end ... */
-        for (int i = 0; i < used; i++) {
-            int32_t r = begin[a->ids[(size_t)m * used + i]]++;
-            source[r] = m;
-            place[(size_t)m * used + i] = r;
-        }
-    for (int e = E; e > 0; e--) begin[e] = begin[e - 1]; /* ... and back */
-    begin[0] = 0;
+    tv_bf16 *gate_up = (tv_bf16 *)(void *)(scratch + l.gate_up); /* [R,2F] */
+    tv_bf16 *act = (tv_bf16 *)(void *)(scratch + l.act);         /* [R,F] */
+    grouping g = {.a = a,
+                  .x = a->scratch,
+                  .y = a->scratch,
+                  .source = (int32_t *)(void *)(scratch + l.source),
+                  .place = (int32_t *)(void *)(scratch + l.place)};
+    for (int i = 0; i < R; i++) { /* counting sort: first[e] moves up to its end ... */
+        int32_t r = first[a->ids[i]]++;
+        g.source[r] = i / used;
+        g.place[i] = r;
+    }
+    for (int e = E; e > 0; e--) first[e] = first[e - 1]; /* ... and back */
+    first[0] = 0;
 
     int threads = cpu_threads_for(dev, (double)R * D);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (size_t r = 0; r < R; r++) memcpy(x + r * D, a->x + (size_t)source[r] * D, (size_t)D * sizeof *x);
+    cpu_parallel(dev->pool, threads, R, cpu_grain(R, threads), gather, &g);
     for (int pass = 0; pass < 2; pass++) {
         for (int e = 0; e < E; e++) {
-            int rows = begin[e + 1] - begin[e];
+            int rows = first[e + 1] - first[e];
             if (!rows) continue;
             const tv_matrix *w = pass ? &a->down[e] : &a->gate_up[e];
             tv_linear_args linear = {
-                .x = (pass ? act : x) + (size_t)begin[e] * w->K,
+                .x = (pass ? act : g.x) + (size_t)first[e] * w->K,
                 .w = w,
-                .y = (pass ? y : gate_up) + (size_t)begin[e] * w->N,
+                .y = (pass ? g.y : gate_up) + (size_t)first[e] * w->N,
                 .M = rows,
                 .plan = tv_plan_linear(&a->plan, rows, w->N, w->K),
             };
             TV_TRY(cpu_linear(dev, &linear, err));
         }
-        if (!pass) TV_TRY(cpu_swiglu(dev, &(tv_swiglu_args){.gate_up = gate_up, .out = act, .M = (int)R, .F = F}, err));
+        if (!pass) TV_TRY(cpu_swiglu(dev, &(tv_swiglu_args){.gate_up = gate_up, .out = act, .M = R, .F = F}, err));
     }
-
-    /* A row's routed rows in ascending expert index are its places in ascending order. */
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int m = 0; m < M; m++) {
-        tv_bf16 *out = a->out + (size_t)m * D;
-        memset(out, 0, (size_t)D * sizeof *out);
-        int last = -1;
-        for (int n = 0; n < used; n++) {
-            int next = -1; /* the smallest expert index above the last one; equal indices in the order given */
-            for (int i = 0; i < used; i++) {
-                int32_t p = place[(size_t)m * used + i];
-                if (p > last && (next < 0 || p < place[(size_t)m * used + next])) next = i;
-            }
-            last = place[(size_t)m * used + next];
-            float weight = tv_f32_from_bf16(a->weights[(size_t)m * used + next]);
-            const tv_bf16 *row = y + (size_t)last * D;
-            for (int d = 0; d < D; d++)
-                out[d] = tv_bf16_from_f32(tv_f32_from_bf16(out[d]) + tv_round_bf16(weight * tv_f32_from_bf16(row[d])));
-        }
-    }
+    cpu_parallel(dev->pool, threads, M, cpu_grain(M, threads), combine, &g);
     return TV_OK;
 }

@@ -30,22 +30,29 @@ static void one_row(const cpu_ops_isa *ops, const tv_rope_args *a, const tv_segm
     }
 }
 
+typedef struct {
+    const cpu_ops_isa *ops;
+    const tv_rope_args *a;
+} rows_job;
+
+/* Rows are numbered over the segments. */
+static void some_rows(void *ctx, int worker, int begin, int end) {
+    (void)worker;
+    const rows_job *job = ctx;
+    const tv_rope_args *a = job->a;
+    for (int i = 0, first = 0; i < a->n_segments && first < end; first += a->segments[i].n_rows, i++) {
+        const tv_segment *s = &a->segments[i];
+        int last = end - first < s->n_rows ? end - first : s->n_rows;
+        for (int j = begin > first ? begin - first : 0; j < last; j++) one_row(job->ops, a, s, j);
+    }
+}
+
 tv_status cpu_rope(tv_dev *dev, const tv_rope_args *a, tv_err *err) {
     TV_TRY(tv_check_rope(a, err));
     if (a->kv.HS > CPU_ATTN_MAX_HEAD)
         return TV_FAIL(err, TV_EUNSUPPORTED, "rope: HS=%d must be at most %d", a->kv.HS, CPU_ATTN_MAX_HEAD);
-    const cpu_ops_isa *ops = cpu_ops_for(dev);
     int threads = cpu_threads_for(dev, 8.0 * a->M * (a->H + a->kv.G) * a->kv.HS);
-    /* Rows are numbered over the segments and cut into one run per part. */
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int part = 0; part < threads; part++) {
-        int64_t from = (int64_t)a->M * part / threads, to = (int64_t)a->M * (part + 1) / threads, first = 0;
-        for (int i = 0; i < a->n_segments && first < to; first += a->segments[i].n_rows, i++) {
-            const tv_segment *s = &a->segments[i];
-            int j = from > first ? (int)(from - first) : 0,
-                end = to - first < s->n_rows ? (int)(to - first) : s->n_rows;
-            for (; j < end; j++) one_row(ops, a, s, j);
-        }
-    }
+    rows_job job = {cpu_ops_for(dev), a};
+    cpu_parallel(dev->pool, threads, a->M, cpu_grain(a->M, threads), some_rows, &job);
     return TV_OK;
 }

@@ -34,15 +34,20 @@ int cpu_pick(const float *logprobs, int n, float u) {
     return last;
 }
 
-/* token is -1 only where a record holds no token of nonzero probability, which logprobs has flagged as bad. */
-tv_status cpu_sample(tv_dev *dev, const tv_sample_args *a, tv_err *err) {
-    TV_TRY(tv_check_sample(a, err));
-    int threads = cpu_threads_for(dev, 400.0 * a->M * a->top_k);
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int m = 0; m < a->M; m++) {
+static void some_rows(void *ctx, int worker, int begin, int end) {
+    (void)worker;
+    const tv_sample_args *a = ctx;
+    for (int m = begin; m < end; m++) {
         float u = tv_philox_uniform(a->seed, (uint64_t)a->trajectory[m], (uint32_t)a->position[m], TV_USE_SAMPLE);
         int j = cpu_pick(a->topk_logprobs + (size_t)m * a->k, a->top_k, u);
         a->token[m] = j < 0 ? -1 : a->topk_ids[(size_t)m * a->k + j];
     }
+}
+
+/* token is -1 only where a record holds no token of nonzero probability, which logprobs has flagged as bad. */
+tv_status cpu_sample(tv_dev *dev, const tv_sample_args *a, tv_err *err) {
+    TV_TRY(tv_check_sample(a, err));
+    int threads = cpu_threads_for(dev, 400.0 * a->M * a->top_k);
+    cpu_parallel(dev->pool, threads, a->M, cpu_grain(a->M, threads), some_rows, (void *)a);
     return TV_OK;
 }
