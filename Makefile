@@ -1,34 +1,86 @@
 # The front door: each target does all it needs on a fresh machine. `make help` lists them.
+MAKEFLAGS += --no-print-directory
 BUILD ?= build
 JOBS ?= $(shell nproc)
+# Tests run their own threads: more than a few at a time only get in one another's way.
+TEST_JOBS ?= $(shell j=$(JOBS); echo $$((j < 4 ? j : 4)))
+FUZZ_SECONDS ?= 600
 
-all: setup
-	@cmake -S . -B $(BUILD) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
-	@rm -f $(BUILD).log
-	@cmake --build $(BUILD) -j $(JOBS)
+# make CC=clang BUILD=build-clang: a compiler is passed on where one was chosen.
+ifneq ($(origin CC),default)
+  compiler = -DCMAKE_C_COMPILER=$(CC)
+endif
+modes = build $(if $(findstring clang,$(CC)),clang)
+
+# $(call configure,folder,options): quiet where it succeeds, but for what it says of devices.
+define configure
+	@mkdir -p $(1)
+	@echo "$(strip $(2))" | cmp -s - $(1)/configured || { \
+	    cmake -S . -B $(1) $(2) >$(1)/configure.log 2>&1 || { cat $(1)/configure.log >&2; exit 1; }; \
+	    sed -n 's/^-- \(tvgpu: .*\)/\1/p' $(1)/configure.log; echo "$(strip $(2))" >$(1)/configured; }
+endef
+run_tests = ctest --output-on-failure -j $(TEST_JOBS) --test-dir
+
+program: setup
+	$(call configure,$(BUILD),$(compiler))
+	@cmake --build $(BUILD) -j $(JOBS) --target tvgpu
 
 setup:
-	@tools/setup.sh
+	@tools/setup.sh $(modes)
 
-test: all
-	@ctest --test-dir $(BUILD) --output-on-failure
+demo: program
+	$(BUILD)/tvgpu compare --quick
+
+test: program
+	@cmake --build $(BUILD) -j $(JOBS)
+	@$(run_tests) $(BUILD)
 
 asan: setup
-	@cmake -S . -B build-asan -DTV_SANITIZE=ON -DCMAKE_BUILD_TYPE=Debug >/dev/null
+	$(call configure,build-asan,$(compiler) -DTV_SANITIZE=ON -DCMAKE_BUILD_TYPE=Debug)
 	@cmake --build build-asan -j $(JOBS)
-	@ctest --test-dir build-asan --output-on-failure
+	@$(run_tests) build-asan
+
+fuzz: setup
+	@tools/setup.sh fuzz
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) JOBS=$(JOBS) tools/fuzz.sh
+
+cross-check: setup
+	@tools/setup.sh cross
+	@JOBS=$(JOBS) tools/cross_check.sh
+
+# make bench RESULTS=folder also writes the numbers there.
+bench: program
+	@for what in limits ops engine; do \
+	    echo "== $$what"; \
+	    $(BUILD)/tvgpu bench $$what $(if $(RESULTS),-o $(RESULTS)/$$what.json) || exit 1; done
+
+coverage: program
+	@$(BUILD)/tvgpu synth --coverage
+
+mutants: setup
+	@tools/setup.sh mutants
+	@python3 tools/mutate_estimator.py
 
 format:
-	@clang-format -i $$(git ls-files '*.c' '*.h')
+	@tools/setup.sh format
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
 
 clean:
-	@rm -rf build build-asan build-fuzz build-aarch64
+	@rm -rf $(BUILD) build-asan build-fuzz build-aarch64
 
 help:
-	@echo "make          build the program at build/tvgpu"
-	@echo "make test     build and run all tests"
-	@echo "make asan     the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
-	@echo "make format   clang-format every source file"
-	@echo "make clean    remove what was built"
+	@echo "make              build the program at build/tvgpu"
+	@echo "make demo         the first command of README: how far two attention backends are apart"
+	@echo "make test         build and run all tests"
+	@echo "make asan         the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make fuzz         fuzz what reads files, FUZZ_SECONDS=600 seconds for each target"
+	@echo "make cross-check  build for aarch64 and run the tests under qemu-user"
+	@echo "make bench        this machine's limits, and how much of them kernels and engine reach; RESULTS=folder keeps them"
+	@echo "make coverage     how often the estimators' intervals hold the truth, on instances where it is known"
+	@echo "make mutants      do the tests notice mistakes in the estimators?"
+	@echo "make setup        check for what the build needs and install what is missing"
+	@echo "make format       clang-format every source file"
+	@echo "make clean        remove what was built"
+	@echo "CC=clang BUILD=build-clang builds with another compiler in another folder; JOBS=n limits the cores taken."
 
-.PHONY: all setup test asan format clean help
+.PHONY: program setup demo test asan fuzz cross-check bench coverage mutants format clean help

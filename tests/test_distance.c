@@ -297,19 +297,21 @@ static void test_slots(void) {
     enum { M = 5, K = 23 };
     int32_t tokens[M], ids[M * K];
     float lps[M * K];
-    double w[M * K], v[M * K], q[M], p[M];
+    double w[M * K], v[M * K], q[M];
     for (int k = 1; k <= K; k++) {
         for (int x = 0; x < M * k; x++) {
             ids[x] = tv_rng_next(&rng) % 8 ? x % k : -1;
             lps[x] = (float)(-30 * tv_rng_uniform(&rng));
         }
         for (int t = 0; t < M; t++) tokens[t] = t;
-        int twice, twice_too;
+        int twice;
         tv_slots_exp_portable(ids, lps, M * k, w);
         CHECK_INT(tv_slots_realised_portable(tokens, ids, lps, M, k, 0, q, &twice), -1);
         for (int x = 0; x < M * k; x++) CHECK_NEAR(w[x] / exp(lps[x]), ids[x] < 0 ? 0 : 1, 1e-14);
 #if defined(__x86_64__)
         if (__builtin_cpu_supports("avx2")) {
+            double p[M];
+            int twice_too;
             tv_slots_exp_avx2(ids, lps, M * k, v);
             CHECK_BYTES(v, w, sizeof(double) * (size_t)(M * k));
             CHECK_INT(tv_slots_realised_avx2(tokens, ids, lps, M, k, 0, p, &twice_too), -1);
