@@ -91,7 +91,8 @@ static void push(uint64_t *heap, size_t *n, uint64_t x) {
 tv_status tv_bpe_merge(const tv_bpe *bpe, int32_t *ids, size_t *n, tv_bpe_scratch *scratch, tv_err *err) {
     size_t count = *n, queued = 0;
     if (count < 2) return TV_OK;
-    if (count >= NONE) return TV_FAIL(err, TV_EUNSUPPORTED, "a word of %zu bytes: at most 2^32 - 2 can be merged", count);
+    if (count >= NONE)
+        return TV_FAIL(err, TV_EUNSUPPORTED, "a word of %zu bytes: at most 2^32 - 2 can be merged", count);
     TV_TRY(grow(scratch, count, err));
     uint32_t *prev = scratch->prev, *next = scratch->next;
     uint64_t *heap = scratch->heap;

@@ -19,7 +19,8 @@ struct tv_split_scratch {
     pcre2_jit_stack *stack;
 };
 
-#define WHITE_SPACE "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define WHITE_SPACE                                                                                                    \
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 
 enum { MAX_GROUPS = 32, MAX_PATTERN = 4096 };
 
@@ -42,11 +43,12 @@ static void emit(translation *t, const char *s, size_t n) {
 
 static tv_status refuse(const translation *t, const char *what, size_t at, size_t n, tv_err *err) {
     if (n > t->size - at) n = t->size - at;
-    return TV_FAIL(err, TV_EUNSUPPORTED, "%s: the split pattern holds %s \"%.*s\" at byte %zu, which is not supported", t->name, what,
-                   (int)n, t->pattern + at, at);
+    return TV_FAIL(err, TV_EUNSUPPORTED, "%s: the split pattern holds %s \"%.*s\" at byte %zu, which is not supported",
+                   t->name, what, (int)n, t->pattern + at, at);
 }
 
-/* Characters with several that fold together to one (ss and sharp s, ff and its ligature, ...): Oniguruma matches those in
+/* Characters with several that fold together to one (ss and sharp s, ff and its ligature, ...): Oniguruma matches those
+ * in
  * (?i: ), PCRE2 does not. */
 static int folds_together(char a, char b) {
     return (a == 's' && (b == 's' || b == 't')) || (a == 'f' && (b == 'f' || b == 'i' || b == 'l'));
@@ -71,8 +73,9 @@ static tv_status literal(translation *t, size_t n, tv_err *err) {
 
 /* \p{Name}, \P{Name}, \p{^Name}: general categories, whose names are the same in both engines. */
 static tv_status property(translation *t, tv_err *err) {
-    static const char *const names[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd", "Nl", "No", "P",
-                                        "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp"};
+    static const char *const names[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",
+                                        "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po",
+                                        "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp"};
     const char *s = t->pattern + t->at;
     const char *close = s[2] == '{' ? strchr(s, '}') : NULL;
     if (!close) return refuse(t, "a property without braces", t->at, 3, err);
@@ -120,13 +123,15 @@ static tv_status class(translation *t, tv_err *err) {
         char c = t->pattern[t->at];
         if (!c) return refuse(t, "an unclosed class", start, 8, err);
         if (c == '[') return refuse(t, "a class inside a class", start, t->at - start + 2, err);
-        if (c == '&' && t->pattern[t->at + 1] == '&') return refuse(t, "a class intersection", start, t->at - start + 2, err);
+        if (c == '&' && t->pattern[t->at + 1] == '&')
+            return refuse(t, "a class intersection", start, t->at - start + 2, err);
         if (c == '\\') {
             TV_TRY(escape(t, 1, err));
             continue;
         }
         size_t n = tv_utf8_char(t->pattern + t->at, t->size - t->at, NULL, NULL);
-        if (t->depth && t->caseless[t->depth - 1]) return refuse(t, "a class with characters inside (?i:", start, 8, err);
+        if (t->depth && t->caseless[t->depth - 1])
+            return refuse(t, "a class with characters inside (?i:", start, 8, err);
         emit(t, t->pattern + t->at, n);
         t->at += n;
     }
@@ -198,8 +203,10 @@ tv_status tv_split_open(const char *pattern, const char *name, tv_split **out, t
     *out = NULL;
     size_t size = strlen(pattern);
     if (size == 0 || size > MAX_PATTERN)
-        return TV_FAIL(err, TV_EUNSUPPORTED, "%s: a split pattern of %zu bytes (1 to %d are supported)", name, size, MAX_PATTERN);
-    if (tv_utf8_check(pattern, size) != size) return TV_FAIL(err, TV_EFORMAT, "%s: the split pattern is not valid UTF-8", name);
+        return TV_FAIL(err, TV_EUNSUPPORTED, "%s: a split pattern of %zu bytes (1 to %d are supported)", name, size,
+                       MAX_PATTERN);
+    if (tv_utf8_check(pattern, size) != size)
+        return TV_FAIL(err, TV_EFORMAT, "%s: the split pattern is not valid UTF-8", name);
     translation t = {.pattern = pattern, .size = size, .name = name};
     t.out = tv_xmalloc(size / 2 * (sizeof WHITE_SPACE + 4) + size * 2 + 16);
     tv_status s = translate(&t, err);
@@ -223,9 +230,11 @@ tv_status tv_split_open(const char *pattern, const char *name, tv_split **out, t
     pcre2_pattern_info(compiled, PCRE2_INFO_MATCHEMPTY, &empty);
     if (empty) {
         pcre2_code_free(compiled);
-        return TV_FAIL(err, TV_EUNSUPPORTED, "%s: the split pattern can match the empty string, which is not supported", name);
+        return TV_FAIL(err, TV_EUNSUPPORTED, "%s: the split pattern can match the empty string, which is not supported",
+                       name);
     }
-    (void)pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE); /* without it pcre2_match interprets: slower, the same result */
+    (void)pcre2_jit_compile(compiled,
+                            PCRE2_JIT_COMPLETE); /* without it pcre2_match interprets: slower, the same result */
     *out = tv_xcalloc(1, sizeof **out);
     (*out)->code = compiled;
     (*out)->name = tv_xstrdup(name);
@@ -279,22 +288,25 @@ void tv_split_scratch_close(tv_split_scratch *scratch) {
     free(scratch);
 }
 
-tv_status tv_split_run(const tv_split *split, tv_split_scratch *scratch, const char *text, size_t size, size_t base, tv_pieces *pieces,
-                       tv_err *err) {
+tv_status tv_split_run(const tv_split *split, tv_split_scratch *scratch, const char *text, size_t size, size_t base,
+                       tv_pieces *pieces, tv_err *err) {
     /* A run of white space is walked forwards and back once by each alternative: some steps a byte are normal. */
     uint64_t limit = 1000000 + 64 * (uint64_t)size;
     pcre2_set_match_limit(scratch->context, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
     size_t at = 0;
     while (at < size) {
         /* The text is known to be valid; checking it again from every start would be quadratic. */
-        int rc = pcre2_match(split->code, (PCRE2_SPTR)text, size, at, PCRE2_NO_UTF_CHECK, scratch->data, scratch->context);
+        int rc =
+            pcre2_match(split->code, (PCRE2_SPTR)text, size, at, PCRE2_NO_UTF_CHECK, scratch->data, scratch->context);
         if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-            rc = pcre2_match(split->code, (PCRE2_SPTR)text, size, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, scratch->data, scratch->context);
+            rc = pcre2_match(split->code, (PCRE2_SPTR)text, size, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, scratch->data,
+                             scratch->context);
         if (rc == PCRE2_ERROR_NOMATCH) return tv_pieces_add(pieces, base + size, err);
         if (rc < 0) {
             PCRE2_UCHAR why[160];
             pcre2_get_error_message(rc, why, sizeof why);
-            return TV_FAIL(err, TV_EUNSUPPORTED, "%s: the split pattern gave up on text at byte %zu of a part of %zu bytes: %s", split->name,
+            return TV_FAIL(err, TV_EUNSUPPORTED,
+                           "%s: the split pattern gave up on text at byte %zu of a part of %zu bytes: %s", split->name,
                            at, size, (const char *)why);
         }
         const PCRE2_SIZE *match = pcre2_get_ovector_pointer(scratch->data);

@@ -6,10 +6,15 @@
 
 size_t tv_utf8_char(const char *text, size_t size, uint32_t *c, size_t *bad) {
     const unsigned char *s = (const unsigned char *)text;
-    size_t n = s[0] < 0x80 ? 1 : s[0] >= 0xC2 && s[0] < 0xE0 ? 2 : (s[0] & 0xF0) == 0xE0 ? 3 : s[0] >= 0xF0 && s[0] < 0xF5 ? 4 : 0;
+    size_t n = s[0] < 0x80                   ? 1
+               : s[0] >= 0xC2 && s[0] < 0xE0 ? 2
+               : (s[0] & 0xF0) == 0xE0       ? 3
+               : s[0] >= 0xF0 && s[0] < 0xF5 ? 4
+                                             : 0;
     uint32_t value = n == 1 ? s[0] : n == 2 ? s[0] & 0x1F : n == 3 ? s[0] & 0x0F : s[0] & 0x07;
     for (size_t i = 1; i < n; i++) {
-        /* The second byte's range excludes overlong forms, surrogates and values above U+10FFFF (Unicode, table 3-7). */
+        /* The second byte's range excludes overlong forms, surrogates and values above U+10FFFF (Unicode, table 3-7).
+         */
         unsigned low = i > 1 ? 0x80 : s[0] == 0xE0 ? 0xA0 : s[0] == 0xF0 ? 0x90 : 0x80;
         unsigned high = i > 1 ? 0xBF : s[0] == 0xED ? 0x9F : s[0] == 0xF4 ? 0x8F : 0xBF;
         if (i >= size || s[i] < low || s[i] > high) {
@@ -41,7 +46,8 @@ size_t tv_utf8_tail(const char *text, size_t size) {
         const char *s = text + size - n;
         if (((unsigned char)*s & 0xC0) == 0x80) continue;
         size_t bad = 0;
-        return !tv_utf8_char(s, n, NULL, &bad) && bad == n && (unsigned char)*s >= 0xC2 && (unsigned char)*s < 0xF5 ? n : 0;
+        return !tv_utf8_char(s, n, NULL, &bad) && bad == n && (unsigned char)*s >= 0xC2 && (unsigned char)*s < 0xF5 ? n
+                                                                                                                    : 0;
     }
     return 0;
 }
@@ -114,7 +120,8 @@ tv_status tv_nfc(const char *text, size_t size, char **out, size_t *out_size, tv
         n += (size_t)got;
     }
     order_marks(chars, n, scratch);
-    utf8proc_ssize_t composed = utf8proc_normalize_utf32(chars, (utf8proc_ssize_t)n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    utf8proc_ssize_t composed =
+        utf8proc_normalize_utf32(chars, (utf8proc_ssize_t)n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     TV_ASSERT(composed >= 0);
     size_t written = 0;
     for (size_t i = 0; i < (size_t)composed; i++) written += tv_utf8_put((uint32_t)chars[i], bytes + written);
@@ -142,7 +149,8 @@ int tv_is_word(uint32_t c) {
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC: return 1;
+    case UTF8PROC_CATEGORY_PC:
+        return 1;
     default:
         /* joiners, and the circled and squared letters that are alphabetic symbols */
         return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||

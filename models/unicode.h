@@ -7,9 +7,9 @@
 
 #include "base/status.h"
 
-/* Bytes of the well-formed character at text[0..size) (1 to 4; overlong forms, surrogates and values above U+10FFFF are not
- * well-formed), its value in *c. 0: not well-formed; then *bad is the length (1 to 3) of the longest prefix that could
- * have begun a character, which is what one U+FFFD replaces. size must be at least 1; c and bad may be NULL. */
+/* Bytes of the well-formed character at text[0..size) (1 to 4; overlong forms, surrogates and values above U+10FFFF are
+ * not well-formed), its value in *c. 0: not well-formed; then *bad is the length (1 to 3) of the longest prefix that
+ * could have begun a character, which is what one U+FFFD replaces. size must be at least 1; c and bad may be NULL. */
 size_t tv_utf8_char(const char *text, size_t size, uint32_t *c, size_t *bad);
 /* Offset of the first byte that is not well-formed UTF-8, or size when all is well. */
 size_t tv_utf8_check(const char *text, size_t size);
