@@ -61,6 +61,8 @@ static void test_sample_pick_ends(void) {
     CHECK_INT(cpu_pick(none, 2, 0.5f), -1);
     CHECK_INT(cpu_pick(nan, 2, 0.5f), -1);
     CHECK_INT(cpu_pick(nan, 0, 0.5f), -1);
+    const float nan_inside[] = {0, -1, NAN, -INFINITY}; /* no total to compare with: still one of nonzero probability */
+    CHECK_INT(cpu_pick(nan_inside, 4, 0.5f), 1);
 }
 
 /* Frequencies of 40,000 draws over the renormalised first 8 of 12: chi-square with 7 degrees of freedom. */
