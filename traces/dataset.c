@@ -43,6 +43,7 @@ void tv_dataset_close(tv_dataset *d) {
     free(o->blocks);
     free(o);
     cJSON_Delete(d->manifest);
+    for (int e = 0; e < 2; e++) cJSON_Delete(d->config[e]);
     free(d->source);
     free(d);
 }
@@ -333,11 +334,10 @@ static tv_status build(tv_dataset *d, member *members, int64_t n, tv_err *err) {
             if (one) TV_TRY(check_config(one, &members[i], err));
             one = &members[i];
         }
-        cJSON *config = side_config(d, e, one);
+        cJSON *config = d->config[e] = side_config(d, e, one);
         d->deterministic[e] = string_is(config, "order", "fixed") && string_is(config, "arrivals", "together") &&
                               tv_dataset_reads_agree(d, e);
         top_k[e] = whole_number(config, "top_k");
-        cJSON_Delete(config);
     }
     d->top_k = top_k[0] == top_k[1] ? top_k[0] : 0;
     if (!top_k[0] && !top_k[1]) d->top_k = whole_number(d->manifest, "top_k");

@@ -39,6 +39,7 @@ typedef struct {
     double temperature; /* NAN when unknown (a bundle need not say) */
     int top_k;          /* the sampling truncation; 0 when unknown */
     cJSON *manifest;    /* run.json, or NULL */
+    cJSON *config[2];   /* configuration of each side, from run.json or its passes; NULL when unknown (bundles) */
     char *source;       /* the path it came from */
     void *owner;        /* private */
 } tv_dataset;
