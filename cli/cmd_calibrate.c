@@ -119,9 +119,9 @@ const tv_command tv_command_calibrate = {
     CMD_CALIBRATE,
     TV_MOST_WORDS,
     "PATH... [options]",
-    "Measures how much one read of a next-token distribution deviates from the mean over the passes: sigma by\n"
-    "half-splits (whole vector, realized token), support size against the number of reads, tails,\n"
-    "autocorrelation and drift along the passes.",
+    "Measures how much one read of a next-token distribution deviates from the mean over the passes:\n"
+    "sigma by half-splits (whole vector, realized token), support size against the number of reads,\n"
+    "tails, autocorrelation and drift along the passes.",
     "  tvgpu calibrate tvgpu-runs/compare-1a2b3c4d\n",
     run,
 };

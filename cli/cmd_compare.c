@@ -234,6 +234,7 @@ static int64_t prompt_tokens(const comparison *c) {
 
 /* Passes, time, memory and disk; nothing is computed or written, and no cache is allocated. */
 static void dry_run(const comparison *c, const char *folder, uint64_t disk) {
+    tv_machine machine = tv_machine_measure(c->args->threads);
     double seconds = 0, passes = 1 + 2 * (double)c->R;
     uint64_t memory = 0;
     tv_engine_info info;
@@ -241,7 +242,7 @@ static void dry_run(const comparison *c, const char *folder, uint64_t disk) {
         tv_engine_describe(c->engine[e], &info);
         if (!e || c->engine[1] != c->engine[0]) memory += info.weights_bytes;
         memory += tv_session_bytes(c->engine[e], &c->args->side[e].serving, c->N, c->prompts.longest + c->n);
-        seconds += cli_seconds(c->args, &info, &c->args->side[e].serving, c->N, c->n, prompt_tokens(c), passes);
+        seconds += cli_seconds(&machine, &info, &c->args->side[e].serving, c->N, c->n, prompt_tokens(c), passes);
     }
     tv_engine_describe(c->engine[0], &info);
     cli_print_need(c->args, &info, (int64_t)(2 * passes), c->N, c->n, seconds, memory, disk, folder);
@@ -399,10 +400,10 @@ const tv_command tv_command_compare = {
     CMD_COMPARE,
     1,
     "[MODEL] [options]",
-    "Samples N trajectories from each side, replays both sets under both sides R times through the decode\n"
-    "path, and estimates the total variation distance between the two output distributions, each side's own\n"
-    "noise beside it. Everything goes into a run folder; the same command goes on where it stopped.\n"
-    "With no option ending in -a or -b, side b runs the math attention kernel.",
+    "Samples N trajectories from each side, replays both sets under both sides R times through the\n"
+    "decode path, and estimates the total variation distance between the two output distributions, each\n"
+    "side's own noise beside it. Everything goes into a run folder; the same command goes on where it\n"
+    "stopped. With no option ending in -a or -b, side b runs the math attention kernel.",
     "  tvgpu compare --quick\n"
     "  tvgpu compare MODEL --backend-a flash --backend-b math -N 256 -n 256\n"
     "  tvgpu compare MODEL --batch-b 8 --order-b shuffled --arrivals-b staggered -R 8\n"

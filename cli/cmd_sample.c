@@ -39,7 +39,8 @@ static tv_status work(tv_args *args, const char *dir, tv_err *err) {
     }
     uint64_t disk = s == TV_OK ? tv_trace_file_size(N, n, serving->store_k, prompts.offsets[prompts.P]) : 0;
     if (s == TV_OK && args->dry_run) {
-        cli_print_need(args, &info, 1, N, n, cli_seconds(args, &info, serving, N, n, prompt_tokens, 1),
+        tv_machine machine = tv_machine_measure(args->threads);
+        cli_print_need(args, &info, 1, N, n, cli_seconds(&machine, &info, serving, N, n, prompt_tokens, 1),
                        info.weights_bytes + tv_session_bytes(engine, serving, N, prompts.longest + n), disk, args->out);
     } else if (s == TV_OK) {
         s = tv_session_open(engine, serving, N, prompts.longest + n, &session, err);
@@ -93,8 +94,8 @@ const tv_command tv_command_sample = {
     CMD_SAMPLE,
     1,
     "[MODEL] -o DIR [--side a|b] [options]",
-    "Writes DIR/a.samples.safetensors (or b): N trajectories of n tokens with the log-probabilities recorded\n"
-    "while they were drawn. score replays them.",
+    "Writes DIR/a.samples.safetensors (or b): N trajectories of n tokens with the log-probabilities\n"
+    "recorded while they were drawn. score replays them.",
     "  tvgpu sample MODEL -o pair --side a --backend flash\n"
     "  tvgpu sample MODEL -o pair --side b --backend math\n",
     run,

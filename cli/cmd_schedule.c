@@ -130,9 +130,10 @@ const tv_command tv_command_schedule = {
     CMD_SCHEDULE,
     TV_MOST_WORDS,
     "PATH... | --theory [options]",
-    "On recorded passes: runs the pilot protocol (64 pilot trajectories, all schedules of at most four levels)\n"
-    "and sets multilevel and hedged estimators against single levels, budget by budget. With --target-error or\n"
-    "--budget: what to run next. With --theory: the parameters of the algorithms from n, sigma, eps and delta.",
+    "On recorded passes: runs the pilot protocol (64 pilot trajectories, all schedules of at most four\n"
+    "levels) and sets multilevel and hedged estimators against single levels, budget by budget. With\n"
+    "--target-error or --budget: what to run next. With --theory: the parameters of the algorithms from\n"
+    "n, sigma, eps and delta.",
     "  tvgpu schedule RUN\n  tvgpu schedule RUN --target-error 0.01\n  tvgpu schedule --theory --length 500 --sigma "
     "0.02 --eps 0.01\n",
     run,

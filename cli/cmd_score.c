@@ -111,6 +111,7 @@ static tv_status dry_run(const tv_args *args, tv_engine *engine, tv_trace *const
     const tv_serving *serving = &args->side[0].serving;
     tv_engine_info info;
     tv_engine_describe(engine, &info);
+    tv_machine machine = tv_machine_measure(args->threads);
     uint64_t session = 0;
     double seconds = 0;
     int sets = (set[0] != NULL) + (set[1] != NULL);
@@ -124,7 +125,7 @@ static tv_status dry_run(const tv_args *args, tv_engine *engine, tv_trace *const
         }
         uint64_t need = tv_session_bytes(engine, serving, set[i]->N, longest_prompt(set[i]) + set[i]->n);
         if (need > session) session = need; /* one after the other */
-        seconds += cli_seconds(args, &info, serving, set[i]->N, set[i]->n, prompt, (double)passes / sets);
+        seconds += cli_seconds(&machine, &info, serving, set[i]->N, set[i]->n, prompt, (double)passes / sets);
     }
     cli_print_need(args, &info, passes, shown->N, shown->n, seconds, info.weights_bytes + session, bytes, args->out);
     return TV_OK;
@@ -203,10 +204,10 @@ const tv_command tv_command_score = {
     CMD_SCORE,
     1,
     "[MODEL] -o DIR --side a|b [options]",
-    "Scores the trajectories in DIR (a.samples and b.samples, whichever are there) under these options and\n"
-    "writes DIR/SIDE-on-SET.pass-NNNN.safetensors. --method replay forces the tokens through the decode path,\n"
-    "step by step; --method prefill scores each trajectory at once. Passes that are there are kept, and must\n"
-    "have been made under the same options.",
+    "Scores the trajectories in DIR (a.samples and b.samples, whichever are there) under these options\n"
+    "and writes DIR/SIDE-on-SET.pass-NNNN.safetensors. --method replay forces the tokens through the\n"
+    "decode path, step by step; --method prefill scores each trajectory at once. Passes that are there\n"
+    "are kept, and must have been made under the same options.",
     "  tvgpu score MODEL -o pair --side a --backend flash -R 4\n"
     "  tvgpu score MODEL -o pair --side b --backend math -R 4\n"
     "  tvgpu estimate pair\n",

@@ -72,9 +72,10 @@ const tv_command tv_command_synth = {
     CMD_SYNTH,
     0,
     "[options]",
-    "Runs the estimators on synthetic pairs whose distance follows exactly from dynamic programming, with\n"
-    "exact, noisy and sampling oracles, and checks rates, means and costs against theory. --coverage measures\n"
-    "how often the reported 95% intervals contain the truth (minutes). Exits with 1 when a check fails.",
+    "Runs the estimators on synthetic pairs whose distance follows exactly from dynamic programming,\n"
+    "with exact, noisy and sampling oracles, and checks rates, means and costs against theory.\n"
+    "--coverage measures how often the reported 95% intervals contain the truth (minutes). Exits with 1\n"
+    "when a check fails.",
     "  tvgpu synth\n  tvgpu synth --scale 10 --seed 3\n  tvgpu synth --coverage --json\n",
     run,
 };

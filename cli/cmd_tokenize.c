@@ -198,10 +198,10 @@ const tv_command tv_command_tokenize = {
     CMD_TOKENIZE,
     1,
     "[MODEL] [options] < INPUT",
-    "Reads text on standard input and prints its ids; with --decode ids to text. With --jsonl a JSON string a\n"
-    "line becomes a JSON array of ids a line (--decode: the reverse; --chat: an array of messages becomes the\n"
-    "ids of the chat prompt with the generation prompt added). Needs only tokenizer.json and\n"
-    "tokenizer_config.json in the folder.",
+    "Reads text on standard input and prints its ids; with --decode ids to text. With --jsonl a JSON\n"
+    "string a line becomes a JSON array of ids a line (--decode: the reverse; --chat: an array of\n"
+    "messages becomes the ids of the chat prompt with the generation prompt added). Needs only\n"
+    "tokenizer.json and tokenizer_config.json in the folder.",
     "  echo -n \"To be, or not\" | tvgpu tokenize\n"
     "  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | tvgpu tokenize MODEL --jsonl --chat --thinking off\n",
     run,

@@ -9,7 +9,6 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "bench/machine.h"
 #include "cli/progress.h"
 #include "estimator/report.h"
 #include "models/config.h"
@@ -430,9 +429,8 @@ tv_status cli_ids_parse(const char *text, const char *name, int32_t **out, int64
     return TV_OK;
 }
 
-double cli_seconds(const tv_args *args, const tv_engine_info *info, const tv_serving *serving, int64_t N, int64_t n,
-                   int64_t prompt, double passes) {
-    tv_machine machine = tv_machine_measure(args->threads);
+double cli_seconds(const tv_machine *machine, const tv_engine_info *info, const tv_serving *serving, int64_t N,
+                   int64_t n, int64_t prompt, double passes) {
     double batch = serving->batch && serving->batch < N ? serving->batch : (double)N, V = info->vocab_size,
            d = info->d_model;
     double steps = ceil((double)N / batch) * (double)n, rows = (double)(N * n) + (double)prompt;
@@ -442,7 +440,8 @@ double cli_seconds(const tv_args *args, const tv_engine_info *info, const tv_ser
     double flops = 2 * (double)info->row_parameters * rows + (2 * d + 40) * V * (double)(N * n) +
                    4 * (double)info->n_layers * info->n_heads * info->head_size * context * rows;
     double bytes = 2 * ((double)info->layer_parameters + V * d) * steps;
-    double compute = flops / (1e9 * machine.gflops), read = machine.read_gbs > 0 ? bytes / (1e9 * machine.read_gbs) : 0;
+    double compute = flops / (1e9 * machine->gflops),
+           read = machine->read_gbs > 0 ? bytes / (1e9 * machine->read_gbs) : 0;
     return 2 * passes * fmax(compute, read);
 }
 

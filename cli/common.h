@@ -3,6 +3,7 @@
 #define TV_CLI_COMMON_H
 
 #include "base/json.h"
+#include "bench/machine.h"
 #include "cli/options.h"
 #include "traces/dataset.h"
 
@@ -52,9 +53,9 @@ void cli_report_print(const tv_args *args, const cJSON *report);
 int cli_report_verdict(const tv_args *args, const cJSON *report);
 
 /* Seconds that `passes` passes over N trajectories of n tokens take if they reach half of the machine's measured
- * limits. prompt: tokens of all N prompts together. Measures the machine (a second); runs nothing of the model. */
-double cli_seconds(const tv_args *args, const tv_engine_info *info, const tv_serving *serving, int64_t N, int64_t n,
-                   int64_t prompt, double passes);
+ * limits. prompt: tokens of all N prompts together. Runs nothing of the model. */
+double cli_seconds(const tv_machine *machine, const tv_engine_info *info, const tv_serving *serving, int64_t N,
+                   int64_t n, int64_t prompt, double passes);
 /* Prints what --dry-run of sample and score says: passes over N trajectories of n tokens, time, memory, disk, and
  * where. */
 void cli_print_need(const tv_args *args, const tv_engine_info *info, int64_t passes, int64_t N, int64_t n,

@@ -343,16 +343,16 @@ tv_status tv_args_parse(const tv_command *command, int argc, char **argv, tv_arg
 
 /* Prints text in lines of at most 100 columns, indented. */
 static void wrap(FILE *out, const char *text, int column, int indent) {
-    while (*text) {
+    for (int first = 1; *text; first = 0) {
         size_t word = strcspn(text, " ");
-        if (column + (int)word > 100 && column > indent) fprintf(out, "\n%*s", column = indent, "");
+        if (!first && column + 1 + (int)word > 100)
+            fprintf(out, "\n%*s", column = indent, "");
+        else if (!first)
+            fputc(' ', out), column++;
         fwrite(text, 1, word, out);
         column += (int)word;
         text += word;
-        if (*text == ' ') {
-            text++;
-            if (column < 100) fputc(' ', out), column++;
-        }
+        text += strspn(text, " ");
     }
     fputc('\n', out);
 }
