@@ -15,7 +15,10 @@ static tv_status measure(const tv_args *args, const char *what, FILE *table, cJS
     if (!strcmp(what, "limits")) return tv_bench_limits(&options, table, json, err);
     if (!strcmp(what, "ops")) return tv_bench_ops(&tv_ops_cpu, &options, table, json, err);
     if (!strcmp(what, "engine")) {
-        tv_bench_engine_options engine = {.model = args->n_positional > 1 ? args->positional[1] : NULL, .device = "auto", .threads = args->threads, .isa = "auto"};
+        tv_bench_engine_options engine = {.model = args->n_positional > 1 ? args->positional[1] : NULL,
+                                          .device = "auto",
+                                          .threads = args->threads,
+                                          .isa = "auto"};
         return tv_bench_engine(&engine, table, json, err);
     }
     if (!strcmp(what, "estimator")) {
@@ -36,9 +39,7 @@ static int run(tv_args *args, tv_err *err) {
     const char *what = args->n_positional ? args->positional[0] : "limits";
     if (measure(args, what, args->json ? NULL : stdout, &json, err) == TV_OK) {
         if (args->json) {
-            char *text = tv_json_text(json);
-            puts(text);
-            free(text);
+            cli_print_json(json);
         }
         if (args->out && tv_json_save(json, args->out, err) == TV_OK) tv_note("wrote %s", args->out);
     }
@@ -47,10 +48,15 @@ static int run(tv_args *args, tv_err *err) {
 }
 
 const tv_command tv_command_bench = {
-    "bench", "speed with bytes, FLOPs and the fraction of the machine's measured limit", CMD_BENCH, "limits|ops|engine|estimator [MODEL] [options]",
+    "bench",
+    "speed with bytes, FLOPs and the fraction of the machine's measured limit",
+    CMD_BENCH,
+    2,
+    "limits|ops|engine|estimator [MODEL] [options]",
     "limits     read bandwidth and multiply-add peak of this machine, on one thread and on all\n"
     "ops        every matrix product of a model of Qwen3-0.6B's shape\n"
     "engine     prefill, sampling and replay over batch sizes; random weights of that shape, or MODEL\n"
     "estimator  the plug-in and hedged estimators in cells per second",
-    "  tvgpu bench limits\n  tvgpu bench engine --threads 1 --json -o engine.json\n", run,
+    "  tvgpu bench limits\n  tvgpu bench engine --threads 1 --json -o engine.json\n",
+    run,
 };

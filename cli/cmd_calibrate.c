@@ -27,7 +27,9 @@ static cJSON *part_json(const tv_calibration_part *p) {
     tv_json_add_number(d, "p999", p->deviation_p999);
     tv_json_add_number(d, "max", p->deviation_max);
     cJSON *lags = cJSON_AddArrayToObject(o, "autocorrelation");
-    for (int i = 0; i < p->n_lags; i++) cJSON_AddItemToArray(lags, isfinite(p->autocorrelation[i]) ? cJSON_CreateNumber(p->autocorrelation[i]) : cJSON_CreateNull());
+    for (int i = 0; i < p->n_lags; i++)
+        cJSON_AddItemToArray(lags, isfinite(p->autocorrelation[i]) ? cJSON_CreateNumber(p->autocorrelation[i])
+                                                                   : cJSON_CreateNull());
     tv_json_add_number(o, "autocorrelation_permuted", p->autocorrelation_permuted);
     tv_json_add_number(o, "drift", p->drift);
     tv_json_add_number(o, "drift_z", p->drift_z);
@@ -45,8 +47,10 @@ static cJSON *part_json(const tv_calibration_part *p) {
 
 /* A number or a dash, in a column. */
 static void cell(double v) {
-    if (isfinite(v)) printf(" %10.4g", v);
-    else printf(" %10s", "-");
+    if (isfinite(v))
+        printf(" %10.4g", v);
+    else
+        printf(" %10s", "-");
 }
 
 static void print_row(const char *what, const tv_calibration *c, double (*value)(const tv_calibration_part *)) {
@@ -82,9 +86,7 @@ static int run(tv_args *args, tv_err *err) {
             static const char *const names[2][2] = {{"a_on_a", "a_on_b"}, {"b_on_a", "b_on_b"}};
             for (int e = 0; e < 2; e++)
                 for (int s = 0; s < 2; s++) cJSON_AddItemToObject(o, names[e][s], part_json(&c.part[e][s]));
-            char *text = tv_json_text(o);
-            puts(text);
-            free(text);
+            cli_print_json(o);
             cJSON_Delete(o);
         } else {
             printf("%-42s %10s %10s %10s %10s\n", "noise of one read", "a on a", "a on b", "b on a", "b on b");
@@ -101,8 +103,10 @@ static int run(tv_args *args, tv_err *err) {
             print_row("support: ids in one read", &c, support_first);
             print_row("  in all reads together", &c, support_all);
             for (int e = 0; e < 2; e++)
-                if (c.R[e] < 2 && !data->deterministic[e]) printf("side %c stored %lld pass: noise needs two\n", 'a' + e, (long long)c.R[e]);
-                else if (data->deterministic[e]) printf("side %c is deterministic: its reads have no noise\n", 'a' + e);
+                if (c.R[e] < 2 && !data->deterministic[e])
+                    printf("side %c stored %lld pass: noise needs two\n", 'a' + e, (long long)c.R[e]);
+                else if (data->deterministic[e])
+                    printf("side %c is deterministic: its reads have no noise\n", 'a' + e);
         }
     }
     tv_dataset_close(data);
@@ -110,9 +114,14 @@ static int run(tv_args *args, tv_err *err) {
 }
 
 const tv_command tv_command_calibrate = {
-    "calibrate", "the noise of each side's reads: sigma, support, tails, drift", CMD_CALIBRATE, "PATH... [options]",
-    "Measures how much one read of a next-token distribution deviates from the mean over the passes: sigma by\n"
-    "half-splits (whole vector, realized token), support size against the number of reads, tails,\n"
-    "autocorrelation and drift along the passes.",
-    "  tvgpu calibrate tvgpu-runs/compare-1a2b3c4d\n", run,
+    "calibrate",
+    "the noise of each side's reads: sigma, support, tails, drift",
+    CMD_CALIBRATE,
+    TV_MOST_WORDS,
+    "PATH... [options]",
+    "Measures how much one read of a next-token distribution deviates from the mean over the passes:\n"
+    "sigma by half-splits (whole vector, realized token), support size against the number of reads,\n"
+    "tails, autocorrelation and drift along the passes.",
+    "  tvgpu calibrate tvgpu-runs/compare-1a2b3c4d\n",
+    run,
 };

@@ -19,8 +19,8 @@ static const char SIDE[2] = {'a', 'b'};
 /* Everything that a comparison holds while it runs. */
 typedef struct {
     tv_args *args;
-    char *dir[2];          /* checkpoints */
-    tv_engine *engine[2];  /* may be the same */
+    char *dir[2];         /* checkpoints */
+    tv_engine *engine[2]; /* may be the same */
     tv_session *session[2];
     cli_prompts prompts;
     int64_t N, n, R;
@@ -35,21 +35,27 @@ static tv_status check_same_vocabulary(const comparison *c, tv_err *err) {
     tv_engine_describe(c->engine[0], &a);
     tv_engine_describe(c->engine[1], &b);
     if (a.vocab_size != b.vocab_size)
-        return TV_FAIL(err, TV_EARG, "the sides do not share a vocabulary: %d ids in %s, %d in %s", a.vocab_size, c->dir[0], b.vocab_size, c->dir[1]);
+        return TV_FAIL(err, TV_EARG, "the sides do not share a vocabulary: %d ids in %s, %d in %s", a.vocab_size,
+                       c->dir[0], b.vocab_size, c->dir[1]);
     tv_tokenizer *tok[2] = {NULL, NULL};
     tv_status s = TV_OK;
     for (int e = 0; e < 2 && s == TV_OK; e++) {
         char *path = tv_path_join(c->dir[e], "tokenizer.json");
-        if (tv_path_exists(path)) s = tv_tokenizer_load(c->dir[e], &tok[e], err);
+        if (tv_path_exists(path))
+            s = tv_tokenizer_load(c->dir[e], &tok[e], err);
+        else
+            tv_warn("%s: no tokenizer.json, so that the sides' ids mean the same text is taken on trust", c->dir[e]);
         free(path);
     }
     if (s == TV_OK && tok[0] && tok[1])
         for (int32_t id = 0; id < a.vocab_size && s == TV_OK; id++) {
             char *text[2] = {NULL, NULL};
             size_t size[2];
-            for (int e = 0; e < 2 && s == TV_OK; e++) s = tv_tokenizer_decode(tok[e], &id, 1, 0, 0, &text[e], &size[e], err);
+            for (int e = 0; e < 2 && s == TV_OK; e++)
+                s = tv_tokenizer_decode(tok[e], &id, 1, 0, 0, &text[e], &size[e], err);
             if (s == TV_OK && (size[0] != size[1] || memcmp(text[0], text[1], size[0])))
-                s = TV_FAIL(err, TV_EARG, "the sides' tokenizers differ: id %d is \"%.40s\" in %s and \"%.40s\" in %s", id, text[0], c->dir[0], text[1], c->dir[1]);
+                s = TV_FAIL(err, TV_EARG, "the sides' tokenizers differ: id %d is \"%.40s\" in %s and \"%.40s\" in %s",
+                            id, text[0], c->dir[0], text[1], c->dir[1]);
             free(text[0]), free(text[1]);
         }
     tv_tokenizer_close(tok[0]);
@@ -83,8 +89,10 @@ static cJSON *manifest(const comparison *c) {
     cJSON_AddStringToObject(m, "tvgpu", TV_VERSION);
     cJSON_AddStringToObject(m, "command", "compare");
     cJSON_AddItemToObject(m, "model", model);
-    if (cJSON_Compare(model, model_b, 1)) cJSON_Delete(model_b);
-    else cJSON_AddItemToObject(m, "model_b", model_b);
+    if (cJSON_Compare(model, model_b, 1))
+        cJSON_Delete(model_b);
+    else
+        cJSON_AddItemToObject(m, "model_b", model_b);
     cJSON_AddItemToObject(m, "a", tv_serving_json(&c->args->side[0].serving, c->engine[0]));
     cJSON_AddItemToObject(m, "b", tv_serving_json(&c->args->side[1].serving, c->engine[1]));
     cJSON_AddNumberToObject(m, "N", (double)c->N);
@@ -127,8 +135,13 @@ static tv_status sample(comparison *c, int side, tv_err *err) {
     tv_bar_part(&c->bar, label, c->done);
     int32_t *index = tv_xmalloc((size_t)c->N * sizeof *index);
     for (int64_t i = 0; i < c->N; i++) index[i] = (int32_t)(i % c->prompts.P);
-    tv_job job = {.N = c->N, .n = c->n, .P = c->prompts.P, .prompt_ids = c->prompts.ids, .prompt_offsets = c->prompts.offsets,
-                  .prompt_index = index, .seed = c->args->seed[side]};
+    tv_job job = {.N = c->N,
+                  .n = c->n,
+                  .P = c->prompts.P,
+                  .prompt_ids = c->prompts.ids,
+                  .prompt_offsets = c->prompts.offsets,
+                  .prompt_index = index,
+                  .seed = c->args->seed[side]};
     tv_trace *trace = NULL;
     tv_status s = tv_session_sample(c->session[side], &job, SIDE[side], &c->bar.progress, &trace, err);
     char *path = tv_rundir_samples_path(c->run, side);
@@ -143,7 +156,8 @@ static tv_status sample(comparison *c, int side, tv_err *err) {
 static tv_status replay(comparison *c, int side, int set, int64_t pass, const tv_trace *samples, tv_err *err) {
     if (tv_rundir_has_pass(c->run, side, set, pass)) return TV_OK;
     char label[64];
-    snprintf(label, sizeof label, "pass %lld/%lld, %c on %c", (long long)pass + 1, (long long)c->R, SIDE[side], SIDE[set]);
+    snprintf(label, sizeof label, "pass %lld/%lld, %c on %c", (long long)pass + 1, (long long)c->R, SIDE[side],
+             SIDE[set]);
     tv_bar_part(&c->bar, label, c->done);
     tv_trace *trace = NULL;
     tv_status s = tv_session_replay(c->session[side], samples, SIDE[side], pass, &c->bar.progress, &trace, err);
@@ -194,10 +208,12 @@ static tv_status measure(comparison *c, tv_err *err) {
                 s = replay(c, side, set, pass, samples[set], err);
                 c->done += unit;
             }
-            if (s == TV_OK && pass == 1 && c->R > 2 && !c->args->always_repeat && tv_serving_deterministic(&c->args->side[side].serving)) {
+            if (s == TV_OK && pass == 1 && c->R > 2 && !c->args->always_repeat &&
+                tv_serving_deterministic(&c->args->side[side].serving)) {
                 s = passes_agree(c, side, &stopped[side], err);
                 if (stopped[side]) {
-                    tv_note("side %c is deterministic: its passes are bit-identical, so 2 of %lld were run", SIDE[side], (long long)c->R);
+                    tv_note("side %c is deterministic: its passes are bit-identical, so 2 of %lld were run", SIDE[side],
+                            (long long)c->R);
                     c->bar.total -= 2 * unit * (uint64_t)(c->R - 2);
                 }
             }
@@ -208,34 +224,28 @@ static tv_status measure(comparison *c, tv_err *err) {
     return s;
 }
 
-/* Passes, memory, disk and, from a few timed steps, the time. */
-static tv_status dry_run(comparison *c, const char *folder, uint64_t disk, tv_err *err) {
-    char text[3][32];
-    uint64_t tokens = (uint64_t)(c->N * c->n) * (2 + 4 * (uint64_t)c->R), memory = 0;
-    for (int e = 0; e < 2; e++) memory += tv_session_bytes(c->engine[e], &c->args->side[e].serving, c->N, c->prompts.longest + c->n);
+/* Tokens of the prompts of all N trajectories together. */
+static int64_t prompt_tokens(const comparison *c) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < c->N; i++)
+        total += c->prompts.offsets[i % c->prompts.P + 1] - c->prompts.offsets[i % c->prompts.P];
+    return total;
+}
+
+/* Passes, time, memory and disk; nothing is computed or written, and no cache is allocated. */
+static void dry_run(const comparison *c, const char *folder, uint64_t disk) {
+    tv_machine machine = tv_machine_measure(c->args->threads);
+    double seconds = 0, passes = 1 + 2 * (double)c->R;
+    uint64_t memory = 0;
     tv_engine_info info;
-    tv_engine_describe(c->engine[0], &info);
-    memory += info.weights_bytes;
-    int64_t few = c->n < 4 ? c->n : 4;
-    tv_job job = {.N = c->N, .n = few, .P = 1, .prompt_ids = c->prompts.ids, .prompt_offsets = c->prompts.offsets};
-    double seconds = 0;
     for (int e = 0; e < 2; e++) {
-        tv_trace *trace = NULL;
-        TV_TRY(tv_session_sample(c->session[e], &job, SIDE[e], NULL, &trace, err));
-        tv_trace_close(trace);
-        double from = tv_clock();
-        TV_TRY(tv_session_sample(c->session[e], &job, SIDE[e], NULL, &trace, err));
-        tv_trace_close(trace);
-        seconds += (tv_clock() - from) / (double)(c->N * few) * (double)tokens / 2;
+        tv_engine_describe(c->engine[e], &info);
+        if (!e || c->engine[1] != c->engine[0]) memory += info.weights_bytes;
+        memory += tv_session_bytes(c->engine[e], &c->args->side[e].serving, c->N, c->prompts.longest + c->n);
+        seconds += cli_seconds(&machine, &info, &c->args->side[e].serving, c->N, c->n, prompt_tokens(c), passes);
     }
-    cli_duration(text[0], 32, seconds);
-    cli_bytes(text[1], 32, (double)memory);
-    cli_bytes(text[2], 32, (double)disk);
-    printf("would run  %lld trajectories a side of %lld tokens, %lld passes of each side over both sets: %.4g tokens\n"
-           "time       about %s from a few timed steps (less where a side turns out deterministic)\n"
-           "memory     %s on %s\ndisk       %s in %s\n",
-           (long long)c->N, (long long)c->n, (long long)c->R, (double)tokens, text[0], text[1], info.device, text[2], folder);
-    return TV_OK;
+    tv_engine_describe(c->engine[0], &info);
+    cli_print_need(c->args, &info, (int64_t)(2 * passes), c->N, c->n, seconds, memory, disk, folder);
 }
 
 static void date_text(char *buf, size_t size) {
@@ -259,6 +269,7 @@ static cJSON *timing_json(const comparison *c, double started) {
         cJSON_AddStringToObject(t, e ? "device_b" : "device_a", info.device);
         cJSON_AddStringToObject(t, e ? "model_b" : "model_a", info.model_dir);
     }
+    cJSON_AddNumberToObject(t, "threads", c->args->threads ? c->args->threads : (double)sysconf(_SC_NPROCESSORS_ONLN));
     cJSON_AddNumberToObject(t, "seconds", tv_clock() - started);
     cJSON_AddNumberToObject(t, "tokens_computed", (double)c->computed);
     cJSON_AddBoolToObject(t, "resumed", tv_rundir_resumed(c->run));
@@ -275,10 +286,15 @@ static tv_status report(comparison *c, double started, int *code, tv_err *err) {
     args.seed[0] = 0; /* a run's report depends on the run alone */
     args.reads = 0;
     tv_status s = tv_dataset_open(&folder, 1, &data, err);
-    if (s == TV_OK) s = cli_report(&args, data, timing, &result, code, err);
+    if (s == TV_OK) s = cli_report_make(&args, data, timing, &result, err);
     if (s == TV_OK) s = tv_json_save(result, json_path, err);
     if (s == TV_OK) s = tv_report_html(result, html_path, err);
-    if (s == TV_OK) tv_note("report: %s", html_path);
+    if (s == TV_OK) { /* the files first: whoever reads the text may stop listening */
+        cli_report_print(&args, result);
+        *code = cli_report_verdict(&args, result);
+        fflush(stdout);
+        tv_note("report: %s", html_path);
+    }
     cJSON_Delete(result);
     cJSON_Delete(timing);
     tv_dataset_close(data);
@@ -303,15 +319,31 @@ static tv_status open_sides(comparison *c, tv_err *err) {
     }
     for (int e = 0; e < 2; e++) TV_TRY(tv_serving_check(&args->side[e].serving, c->engine[e], err));
     if (args->side[0].serving.store_k != args->side[1].serving.store_k)
-        return TV_FAIL(err, TV_EARG, "--store-k must be the same on both sides (%d and %d): readouts are compared slot by slot", args->side[0].serving.store_k,
-                       args->side[1].serving.store_k);
+        return TV_FAIL(err, TV_EARG,
+                       "--store-k must be the same on both sides (%d and %d): readouts are compared slot by slot",
+                       args->side[0].serving.store_k, args->side[1].serving.store_k);
     if (args->readout > args->side[0].serving.store_k)
-        return TV_FAIL(err, TV_EARG, "--readout %lld is more than the %d slots stored (--store-k)", (long long)args->readout, args->side[0].serving.store_k);
-    for (int e = 0; e < 2; e++) TV_TRY(tv_session_open(c->engine[e], &args->side[e].serving, c->N, c->prompts.longest + c->n, &c->session[e], err));
+        return TV_FAIL(err, TV_EARG, "--readout %lld is more than the %d slots stored (--store-k)",
+                       (long long)args->readout, args->side[0].serving.store_k);
+    tv_engine_info info;
+    tv_engine_describe(c->engine[0], &info);
+    TV_TRY(cli_prompts_check(args, &c->prompts, info.vocab_size, err));
+    for (int e = 0; e < 2; e++) {
+        tv_engine_describe(c->engine[e], &info);
+        TV_TRY(cli_positions_check(&c->prompts, c->n, &info, err));
+    }
+    return TV_OK;
+}
+
+static tv_status open_sessions(comparison *c, tv_err *err) {
+    for (int e = 0; e < 2; e++)
+        TV_TRY(tv_session_open(c->engine[e], &c->args->side[e].serving, c->N, c->prompts.longest + c->n, &c->session[e],
+                               err));
     return TV_OK;
 }
 
 static tv_status work(comparison *c, double started, int *code, tv_err *err) {
+    TV_TRY(cli_baseline_check(c->args, err));
     TV_TRY(open_sides(c, err));
     cJSON *m = manifest(c);
     char *folder = c->args->out ? tv_xstrdup(c->args->out) : default_folder(m);
@@ -319,15 +351,21 @@ static tv_status work(comparison *c, double started, int *code, tv_err *err) {
     int64_t k = c->args->side[0].serving.store_k, n_ids = c->prompts.offsets[c->prompts.P];
     tv_status s = TV_OK;
     if (c->args->dry_run) {
-        s = dry_run(c, folder, tv_rundir_disk_need(NULL, N, c->n, k, passes, n_ids), err);
+        dry_run(c, folder, tv_rundir_disk_need(NULL, N, c->n, k, passes, n_ids));
     } else {
-        s = tv_rundir_open(folder, m, &c->run, err);
-        if (s == TV_OK) s = tv_rundir_check_disk(folder, tv_rundir_disk_need(c->run, N, c->n, k, passes, n_ids), err);
+        char *manifest_path = tv_path_join(folder, "run.json");
+        s = open_sessions(c, err);
+        if (s == TV_OK && !tv_path_exists(manifest_path))
+            s = tv_rundir_check_disk(folder, tv_rundir_disk_need(NULL, N, c->n, k, passes, n_ids), err);
+        if (s == TV_OK) s = tv_rundir_open(folder, m, &c->run, err);
+        if (s == TV_OK && tv_rundir_resumed(c->run))
+            s = tv_rundir_check_disk(folder, tv_rundir_disk_need(c->run, N, c->n, k, passes, n_ids), err);
         if (s == TV_OK) {
             tv_note("%s %s", tv_rundir_resumed(c->run) ? "going on in" : "run folder", folder);
             s = measure(c, err);
         }
         if (s == TV_OK) s = report(c, started, code, err);
+        free(manifest_path);
     }
     free(folder);
     cJSON_Delete(m);
@@ -338,7 +376,6 @@ static int run(tv_args *args, tv_err *err) {
     comparison c = {.args = args};
     double started = tv_clock();
     int code = EXIT_DONE;
-    if (args->n_positional > 1) return (int)TV_FAIL(err, TV_EARG, "compare takes one MODEL (\"%s\" is a second word); --model-b DIR compares two checkpoints", args->positional[1]);
     c.N = args->N ? args->N : args->quick ? 64 : 128;
     c.n = args->n ? args->n : args->quick ? 64 : 128;
     c.R = args->R ? args->R : 4;
@@ -358,13 +395,18 @@ static int run(tv_args *args, tv_err *err) {
 }
 
 const tv_command tv_command_compare = {
-    "compare", "how far apart are two serving configurations, with error bar and noise floors", CMD_COMPARE, "[MODEL] [options]",
-    "Samples N trajectories from each side, replays both sets under both sides R times through the decode\n"
-    "path, and estimates the total variation distance between the two output distributions, each side's own\n"
-    "noise beside it. Everything goes into a run folder; the same command goes on where it stopped.\n"
-    "With no option ending in -a or -b, side b runs the math attention kernel.",
+    "compare",
+    "how far apart are two serving configurations, with error bar and noise floors",
+    CMD_COMPARE,
+    1,
+    "[MODEL] [options]",
+    "Samples N trajectories from each side, replays both sets under both sides R times through the\n"
+    "decode path, and estimates the total variation distance between the two output distributions, each\n"
+    "side's own noise beside it. Everything goes into a run folder; the same command goes on where it\n"
+    "stopped. With no option ending in -a or -b, side b runs the math attention kernel.",
     "  tvgpu compare --quick\n"
     "  tvgpu compare MODEL --backend-a flash --backend-b math -N 256 -n 256\n"
     "  tvgpu compare MODEL --batch-b 8 --order-b shuffled --arrivals-b staggered -R 8\n"
-    "  tvgpu compare MODEL --model-b OTHER --fail-above 0.05\n", run,
+    "  tvgpu compare MODEL --model-b OTHER --fail-above 0.05\n",
+    run,
 };

@@ -10,16 +10,27 @@ static int run(tv_args *args, tv_err *err) {
     tv_dataset *data = NULL;
     cJSON *report = NULL;
     int code = EXIT_FAILED;
-    if (tv_dataset_open(args->positional, args->n_positional, &data, err) == TV_OK &&
-        cli_report(args, data, NULL, &report, &code, err) == TV_OK && args->out && tv_json_save(report, args->out, err) == TV_OK)
-        tv_note("wrote %s", args->out);
+    tv_status status = cli_baseline_check(args, err);
+    if (status == TV_OK) status = tv_dataset_open(args->positional, args->n_positional, &data, err);
+    if (status == TV_OK) status = cli_report_make(args, data, NULL, &report, err);
+    if (status == TV_OK && args->out) {
+        status = tv_json_save(report, args->out, err);
+        if (status == TV_OK) tv_note("wrote %s", args->out);
+    }
+    if (status == TV_OK) {
+        cli_report_print(args, report);
+        code = cli_report_verdict(args, report);
+    }
     cJSON_Delete(report);
     tv_dataset_close(data);
     return code;
 }
 
 const tv_command tv_command_estimate = {
-    "estimate", "distances, intervals and floors from a run folder, a bundle or trace files", CMD_ESTIMATE,
+    "estimate",
+    "distances, intervals and floors from a run folder, a bundle or trace files",
+    CMD_ESTIMATE,
+    TV_MOST_WORDS,
     "PATH... [options]",
     "Reads recorded trajectories and passes (a run folder of compare, a bundle, or the trace files of one\n"
     "measurement; own or imported) and prints every estimate that they allow. Needs no model.",

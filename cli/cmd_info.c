@@ -48,17 +48,17 @@ static int run(tv_args *args, tv_err *err) {
         cJSON_AddItemToObject(o, "backends", backends);
         devices = backends = NULL;
         if (plan) cJSON_AddStringToObject(o, "plan", plan);
-        char *text = tv_json_text(o);
-        puts(text);
-        free(text);
+        cli_print_json(o);
         cJSON_Delete(o);
     } else {
         char weights[32];
         cli_bytes(weights, sizeof weights, (double)info.weights_bytes);
-        printf("tvgpu %s\n\nmodel     %s\n          %s, %.4g M parameters, %s on the device, hash %s\n", TV_VERSION, info.model_dir, info.architecture,
-               (double)info.parameters * 1e-6, weights, hash);
-        printf("          %d layers, hidden %d, %d query and %d key/value heads of %d, vocabulary %d, at most %d positions", info.n_layers, info.d_model, info.n_heads,
-               info.n_kv_heads, info.head_size, info.vocab_size, info.max_positions);
+        printf("tvgpu %s\n\nmodel     %s\n          %s, %.4g M parameters, %s on the device, hash %s\n", TV_VERSION,
+               info.model_dir, info.architecture, (double)info.parameters * 1e-6, weights, hash);
+        printf("          %d layers, hidden %d, %d query and %d key/value heads of %d, vocabulary %d, at most %d "
+               "positions",
+               info.n_layers, info.d_model, info.n_heads, info.n_kv_heads, info.head_size, info.vocab_size,
+               info.max_positions);
         if (info.n_experts) printf(", %d experts", info.n_experts);
         printf("\ndevice    %s\n\n", info.device);
         print_list("devices", devices);
@@ -74,8 +74,13 @@ static int run(tv_args *args, tv_err *err) {
 }
 
 const tv_command tv_command_info = {
-    "info", "model, devices, backends: what is available and, for each that is not, why", CMD_INFO, "[MODEL] [options]",
+    "info",
+    "model, devices, backends: what is available and, for each that is not, why",
+    CMD_INFO,
+    1,
+    "[MODEL] [options]",
     "Opens the model and says what it is, where it would run and which attention backends exist there.\n"
     "--plan prints every summation order that the reduction plan would choose.",
-    "  tvgpu info MODEL --plan --reduction fixed\n", run,
+    "  tvgpu info MODEL --plan --reduction fixed\n",
+    run,
 };

@@ -1,5 +1,4 @@
 /* tvgpu logits: the logits of given token ids, through prefill or decode. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,24 +6,6 @@
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/common.h"
-
-/* "1 2 3" (spaces or commas) as one row. */
-static tv_status parse_ids(const char *text, int32_t **ids, int64_t *T, tv_err *err) {
-    *ids = tv_xmalloc((strlen(text) / 2 + 2) * sizeof **ids);
-    *T = 0;
-    for (const char *c = text + strspn(text, " ,\t\n"); *c; c += strspn(c, " ,\t\n")) {
-        char *end;
-        size_t length = strcspn(c, " ,\t\n");
-        errno = 0;
-        long long v = strtoll(c, &end, 10);
-        if (errno || end != c + length || v < 0 || v > INT32_MAX)
-            return TV_FAIL(err, TV_EARG, "--tokens: \"%.*s\" is not a token id (whole numbers from 0)", (int)(length < 40 ? length : 40), c);
-        (*ids)[(*T)++] = (int32_t)v;
-        c += length;
-    }
-    if (!*T) return TV_FAIL(err, TV_EARG, "--tokens holds no ids");
-    return TV_OK;
-}
 
 static tv_status read_ids(const char *path, int32_t **ids, int64_t *B, int64_t *T, tv_err *err) {
     tv_st_file *file;
@@ -50,29 +31,39 @@ static tv_status work(tv_args *args, const char *dir, tv_err *err) {
     tv_session *session = NULL;
     tv_engine_info info;
     size_t length = strlen(args->tokens);
-    int is_file = length > 12 && !strcmp(args->tokens + length - 12, ".safetensors");
-    tv_status s = is_file ? read_ids(args->tokens, &ids, &B, &T, err) : parse_ids(args->tokens, &ids, &T, err);
+    int is_file = (length > 12 && !strcmp(args->tokens + length - 12, ".safetensors")) || tv_path_exists(args->tokens);
+    tv_status s =
+        is_file ? read_ids(args->tokens, &ids, &B, &T, err) : cli_ids_parse(args->tokens, "--tokens", &ids, &T, err);
+    if (s == TV_OK && !T) s = TV_FAIL(err, TV_EARG, "--tokens holds no ids");
     if (s == TV_OK) s = cli_engine_open(args, &args->side[0], dir, &engine, err);
     if (s == TV_OK) {
         tv_engine_describe(engine, &info);
         for (int64_t i = 0; i < B * T && s == TV_OK; i++)
             if (ids[i] < 0 || ids[i] >= info.vocab_size)
-                s = TV_FAIL(err, TV_EARG, "--tokens: id %d at row %lld, position %lld is not in the vocabulary (0 to %d)", ids[i], (long long)(i / T), (long long)(i % T),
+                s = TV_FAIL(err, TV_EARG,
+                            "%s: id %d at row %lld, position %lld is not in the model's vocabulary (0 to %d)",
+                            is_file ? args->tokens : "--tokens", ids[i], (long long)(i / T), (long long)(i % T),
                             info.vocab_size - 1);
     }
     if (s == TV_OK) s = tv_session_open(engine, &args->side[0].serving, B, T, &session, err);
     if (s == TV_OK) {
         logits = malloc((size_t)B * (size_t)T * (size_t)info.vocab_size * sizeof *logits);
         s = logits ? tv_session_logits(session, ids, B, T, !strcmp(args->path, "decode"), logits, NULL, err)
-                   : TV_FAIL(err, TV_ENOMEM, "no memory for %lld x %lld x %d logits; give fewer tokens", (long long)B, (long long)T, info.vocab_size);
+                   : TV_FAIL(err, TV_ENOMEM, "no memory for %lld x %lld x %d logits; give fewer tokens", (long long)B,
+                             (long long)T, info.vocab_size);
     }
     if (s == TV_OK) {
-        tv_st_tensor out = {.name = "logits", .dtype = TV_F32, .n_dims = 3, .shape = {B, T, info.vocab_size}, .data = (const unsigned char *)logits};
+        tv_st_tensor out = {.name = "logits",
+                            .dtype = TV_F32,
+                            .n_dims = 3,
+                            .shape = {B, T, info.vocab_size},
+                            .data = (const unsigned char *)logits};
         out.bytes = (size_t)B * (size_t)T * (size_t)info.vocab_size * sizeof *logits;
         static const char *const none[] = {NULL};
         s = tv_st_write(args->out, &out, 1, none, err);
-        if (s == TV_OK) tv_note("wrote %s: logits f32 [%lld,%lld,%d], %s path, %s attention", args->out, (long long)B, (long long)T, info.vocab_size, args->path,
-                                tv_session_backend(session));
+        if (s == TV_OK)
+            tv_note("wrote %s: logits f32 [%lld,%lld,%d], %s path, %s attention", args->out, (long long)B, (long long)T,
+                    info.vocab_size, args->path, tv_session_backend(session));
     }
     free(logits);
     free(ids);
@@ -82,16 +73,24 @@ static tv_status work(tv_args *args, const char *dir, tv_err *err) {
 }
 
 static int run(tv_args *args, tv_err *err) {
-    if (!args->tokens || !args->out) return (int)TV_FAIL(err, TV_EARG, "logits needs --tokens \"1 2 3\" (or a file) and -o OUT.safetensors");
+    if (!args->tokens || !args->out)
+        return (int)TV_FAIL(err, TV_EARG, "logits needs --tokens \"1 2 3\" (or a file) and -o OUT.safetensors");
     char *dir = NULL;
-    if (cli_model_dir(args->n_positional ? args->positional[0] : NULL, &dir, err) == TV_OK && work(args, dir, err) != TV_OK) TV_ASSERT(err->code != TV_OK);
+    if (cli_model_dir(args->n_positional ? args->positional[0] : NULL, &dir, err) == TV_OK &&
+        work(args, dir, err) != TV_OK)
+        TV_ASSERT(err->code != TV_OK);
     free(dir);
     return EXIT_DONE;
 }
 
 const tv_command tv_command_logits = {
-    "logits", "logits of given token ids, through prefill or decode", CMD_LOGITS, "[MODEL] --tokens IDS|FILE -o OUT.safetensors [options]",
+    "logits",
+    "logits of given token ids, through prefill or decode",
+    CMD_LOGITS,
+    1,
+    "[MODEL] --tokens IDS|FILE -o OUT.safetensors [options]",
     "Writes a safetensors file with the tensor logits f32 [B,T,V]. Needs no tokenizer files.",
     "  tvgpu logits MODEL --tokens \"1 2 3\" -o logits.safetensors\n"
-    "  tvgpu logits MODEL --tokens ids.safetensors --path decode --backend math -o logits.safetensors\n", run,
+    "  tvgpu logits MODEL --tokens ids.safetensors --path decode --backend math -o logits.safetensors\n",
+    run,
 };

@@ -15,20 +15,18 @@ static double get(const cJSON *o, const char *key) {
     return cJSON_IsNumber(item) ? item->valuedouble : NAN;
 }
 
-static void print_json(const cJSON *json) {
-    char *text = tv_json_text(json);
-    puts(text);
-    free(text);
-}
-
 /* Nested objects of numbers as indented lines. */
 static void print_tree(const cJSON *item, int indent) {
     for (; item; item = item->next) {
         printf("%*s%-*s", indent, "", 26 - indent, item->string ? item->string : "-");
-        if (cJSON_IsNumber(item)) printf(" %.6g\n", item->valuedouble);
-        else if (cJSON_IsString(item)) printf(" %s\n", item->valuestring);
-        else if (cJSON_IsBool(item)) printf(" %s\n", cJSON_IsTrue(item) ? "yes" : "no");
-        else if (cJSON_IsNull(item)) puts(" -");
+        if (cJSON_IsNumber(item))
+            printf(" %.6g\n", item->valuedouble);
+        else if (cJSON_IsString(item))
+            printf(" %s\n", item->valuestring);
+        else if (cJSON_IsBool(item))
+            printf(" %s\n", cJSON_IsTrue(item) ? "yes" : "no");
+        else if (cJSON_IsNull(item))
+            puts(" -");
         else if (cJSON_IsArray(item) && cJSON_IsNumber(item->child)) {
             for (const cJSON *n = item->child; n; n = n->next) printf(" %.4g", n->valuedouble);
             putchar('\n');
@@ -40,7 +38,8 @@ static void print_tree(const cJSON *item, int indent) {
 }
 
 static void print_protocol(const char *title, const cJSON *p) {
-    const cJSON *budgets = cJSON_GetObjectItemCaseSensitive(p, "budgets"), *rmse = cJSON_GetObjectItemCaseSensitive(p, "rmse"), *family;
+    const cJSON *budgets = cJSON_GetObjectItemCaseSensitive(p, "budgets"),
+                *rmse = cJSON_GetObjectItemCaseSensitive(p, "rmse"), *family;
     if (!budgets) return;
     printf("\n%s: root-mean-square error by budget (trajectory-reads a side)\n%-26s", title, "");
     for (const cJSON *b = budgets->child; b; b = b->next) printf(" %8.3g", b->valuedouble);
@@ -49,8 +48,10 @@ static void print_protocol(const char *title, const cJSON *p) {
         if (!cJSON_IsArray(family)) continue;
         printf("%-26s", family->string);
         for (const cJSON *v = family->child; v; v = v->next)
-            if (cJSON_IsNumber(v)) printf(" %8.3g", v->valuedouble);
-            else printf(" %8s", "-");
+            if (cJSON_IsNumber(v))
+                printf(" %8.3g", v->valuedouble);
+            else
+                printf(" %8s", "-");
         putchar('\n');
     }
     static const char *const keys[] = {"savings", "rmse_ratio", "theta"};
@@ -64,15 +65,18 @@ static tv_status next(const tv_args *args, const tv_dataset *data, tv_err *err) 
     tv_report_options options = {args->reads, (int)args->readout, args->serving_order, args->seed[0]};
     cJSON *report = NULL, *answer = NULL;
     TV_TRY(tv_report_build(data, &options, &report, err));
-    double target = isfinite(args->target_error) ? args->target_error : 0, budget = isfinite(args->budget) ? args->budget : 0;
+    double target = isfinite(args->target_error) ? args->target_error : 0,
+           budget = isfinite(args->budget) ? args->budget : 0;
     tv_status s = tv_schedule_next(report, target, budget, &answer, err);
-    if (s == TV_OK && args->json) print_json(answer);
+    if (s == TV_OK && args->json)
+        cli_print_json(answer);
     else if (s == TV_OK) {
         const char *reason = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(answer, "reason"));
         puts(reason ? reason : "");
         if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(answer, "done")) && isfinite(get(answer, "trajectories")))
-            printf("run next:  tvgpu compare ... -N %.0f -R %.0f   (%.4g queries a side; expected interval +-%.4g)\n", get(answer, "trajectories"), get(answer, "reads"),
-                   get(answer, "queries"), get(answer, "expected_half_width"));
+            printf("run next:  tvgpu compare ... -N %.0f -R %.0f   (%.4g queries a side; expected interval +-%.4g)\n",
+                   get(answer, "trajectories"), get(answer, "reads"), get(answer, "queries"),
+                   get(answer, "expected_half_width"));
     }
     cJSON_Delete(report);
     cJSON_Delete(answer);
@@ -82,14 +86,18 @@ static tv_status next(const tv_args *args, const tv_dataset *data, tv_err *err) 
 static int run(tv_args *args, tv_err *err) {
     cJSON *answer = NULL;
     if (args->theory) {
-        if (tv_schedule_theory(args->n ? (double)args->n : 500, args->sigma, args->eps, args->delta, 0, &answer, err) == TV_OK) {
-            if (args->json) print_json(answer);
-            else print_tree(answer->child, 0);
+        if (tv_schedule_theory(args->n ? (double)args->n : 500, args->sigma, args->eps, args->delta, 0, &answer, err) ==
+            TV_OK) {
+            if (args->json)
+                cli_print_json(answer);
+            else
+                print_tree(answer->child, 0);
         }
         cJSON_Delete(answer);
         return EXIT_DONE;
     }
-    if (!args->n_positional) return (int)TV_FAIL(err, TV_EARG, "schedule needs a run folder, a bundle or trace files (or --theory)");
+    if (!args->n_positional)
+        return (int)TV_FAIL(err, TV_EARG, "schedule needs a run folder, a bundle or trace files (or --theory)");
     tv_dataset *data = NULL;
     tv_status s = tv_dataset_open(args->positional, args->n_positional, &data, err);
     if (s == TV_OK && (isfinite(args->target_error) || isfinite(args->budget))) {
@@ -97,11 +105,14 @@ static int run(tv_args *args, tv_err *err) {
     } else if (s == TV_OK) {
         tv_bar bar;
         tv_bar_start(&bar, "levels", "trajectories", 1, 0, args->quiet);
-        tv_schedule_options options = {.readout = tv_readout_choose(data, args->readout), .serving_order = args->serving_order, .progress = &bar.progress};
+        tv_schedule_options options = {.readout = tv_readout_choose(data, args->readout),
+                                       .serving_order = args->serving_order,
+                                       .progress = &bar.progress};
         options.protocol.seed = args->seed[0];
         s = tv_schedule_run(data, &options, &answer, err);
         tv_bar_finish(&bar);
-        if (s == TV_OK && args->json) print_json(answer);
+        if (s == TV_OK && args->json)
+            cli_print_json(answer);
         else if (s == TV_OK) {
             print_protocol("both sides", cJSON_GetObjectItemCaseSensitive(answer, "symmetric"));
             print_protocol("side a alone", cJSON_GetObjectItemCaseSensitive(answer, "one_sided_a"));
@@ -114,9 +125,16 @@ static int run(tv_args *args, tv_err *err) {
 }
 
 const tv_command tv_command_schedule = {
-    "schedule", "which schedule of reads and trajectories a budget or a target error asks for", CMD_SCHEDULE, "PATH... | --theory [options]",
-    "On recorded passes: runs the pilot protocol (64 pilot trajectories, all schedules of at most four levels)\n"
-    "and sets multilevel and hedged estimators against single levels, budget by budget. With --target-error or\n"
-    "--budget: what to run next. With --theory: the parameters of the algorithms from n, sigma, eps and delta.",
-    "  tvgpu schedule RUN\n  tvgpu schedule RUN --target-error 0.01\n  tvgpu schedule --theory --length 500 --sigma 0.02 --eps 0.01\n", run,
+    "schedule",
+    "which schedule of reads and trajectories a budget or a target error asks for",
+    CMD_SCHEDULE,
+    TV_MOST_WORDS,
+    "PATH... | --theory [options]",
+    "On recorded passes: runs the pilot protocol (64 pilot trajectories, all schedules of at most four\n"
+    "levels) and sets multilevel and hedged estimators against single levels, budget by budget. With\n"
+    "--target-error or --budget: what to run next. With --theory: the parameters of the algorithms from\n"
+    "n, sigma, eps and delta.",
+    "  tvgpu schedule RUN\n  tvgpu schedule RUN --target-error 0.01\n  tvgpu schedule --theory --length 500 --sigma "
+    "0.02 --eps 0.01\n",
+    run,
 };

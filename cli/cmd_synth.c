@@ -20,11 +20,12 @@ static const char *text(const cJSON *o, const char *key) {
 static void print_checks(const cJSON *report) {
     const cJSON *item;
     puts("instances (total variation distance, exact)");
-    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(report, "instances")) printf("  %-24s %.17g\n", text(item, "name"), get(item, "tv"));
+    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(report, "instances"))
+        printf("  %-24s %.17g\n", text(item, "name"), get(item, "tv"));
     puts("\nchecks");
     cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(report, "checks"))
-        printf("  %-56s %10.5g in [%.5g, %.5g]  %s\n", text(item, "name"), get(item, "value"), get(item, "low"), get(item, "high"),
-               cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "held")) ? "held" : "FAILED");
+        printf("  %-56s %10.5g in [%.5g, %.5g]  %s\n", text(item, "name"), get(item, "value"), get(item, "low"),
+               get(item, "high"), cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "held")) ? "held" : "FAILED");
     const cJSON *queries = cJSON_GetObjectItemCaseSensitive(report, "queries");
     if (queries) {
         char *json = tv_json_text(queries);
@@ -36,8 +37,10 @@ static void print_checks(const cJSON *report) {
 static void print_coverage(const cJSON *rows) {
     const cJSON *item;
     printf("%-24s %-12s %10s %10s %10s\n", "instance", "estimator", "coverage", "width", "bias");
-    cJSON_ArrayForEach(item, rows) printf("%-24s %-12s %9.2f%% %10.4g %10.3g%s\n", text(item, "instance"), text(item, "estimator"), 100 * get(item, "coverage"), get(item, "mean_width"),
-                                          get(item, "bias"), cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "conservative")) ? "  conservative" : "");
+    cJSON_ArrayForEach(item, rows)
+        printf("%-24s %-12s %9.2f%% %10.4g %10.3g%s\n", text(item, "instance"), text(item, "estimator"),
+               100 * get(item, "coverage"), get(item, "mean_width"), get(item, "bias"),
+               cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "conservative")) ? "  conservative" : "");
 }
 
 static int run(tv_args *args, tv_err *err) {
@@ -52,9 +55,7 @@ static int run(tv_args *args, tv_err *err) {
         const cJSON *coverage = cJSON_GetObjectItemCaseSensitive(report, "coverage");
         held = !cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(report, "held"));
         if (args->json) {
-            char *json = tv_json_text(report);
-            puts(json);
-            free(json);
+            cli_print_json(report);
         } else if (coverage) {
             print_coverage(coverage);
         } else {
@@ -66,9 +67,15 @@ static int run(tv_args *args, tv_err *err) {
 }
 
 const tv_command tv_command_synth = {
-    "synth", "check every estimator on instances of known distance", CMD_SYNTH, "[options]",
-    "Runs the estimators on synthetic pairs whose distance follows exactly from dynamic programming, with\n"
-    "exact, noisy and sampling oracles, and checks rates, means and costs against theory. --coverage measures\n"
-    "how often the reported 95% intervals contain the truth (minutes). Exits with 1 when a check fails.",
-    "  tvgpu synth\n  tvgpu synth --scale 10 --seed 3\n  tvgpu synth --coverage --json\n", run,
+    "synth",
+    "check every estimator on instances of known distance",
+    CMD_SYNTH,
+    0,
+    "[options]",
+    "Runs the estimators on synthetic pairs whose distance follows exactly from dynamic programming,\n"
+    "with exact, noisy and sampling oracles, and checks rates, means and costs against theory.\n"
+    "--coverage measures how often the reported 95% intervals contain the truth (minutes). Exits with 1\n"
+    "when a check fails.",
+    "  tvgpu synth\n  tvgpu synth --scale 10 --seed 3\n  tvgpu synth --coverage --json\n",
+    run,
 };

@@ -31,7 +31,8 @@ static tv_status ids_from_json(const cJSON *json, const char *where, int32_t **i
 }
 
 /* The value of a JSON string item as bytes. cJSON ends strings at an embedded NUL, so "\u0000" is decoded here. */
-static tv_status string_bytes(const char *line, size_t length, const char *where, const cJSON *json, char **text, size_t *size, tv_err *err) {
+static tv_status string_bytes(const char *line, size_t length, const char *where, const cJSON *json, char **text,
+                              size_t *size, tv_err *err) {
     if (!cJSON_IsString(json)) return TV_FAIL(err, TV_EARG, "%s: wants a JSON string a line", where);
     char *copy = tv_xmalloc(length + 1);
     memcpy(copy, line, length);
@@ -71,7 +72,8 @@ static tv_status string_bytes(const char *line, size_t length, const char *where
 }
 
 static tv_status chat(const tv_tokenizer *tok, const tv_args *args, const cJSON *json, const char *where, tv_err *err) {
-    if (!cJSON_IsArray(json)) return TV_FAIL(err, TV_EARG, "%s: --chat wants an array of {\"role\", \"content\"}", where);
+    if (!cJSON_IsArray(json))
+        return TV_FAIL(err, TV_EARG, "%s: --chat wants an array of {\"role\", \"content\"}", where);
     size_t n = (size_t)cJSON_GetArraySize(json), i = 0, n_ids = 0;
     tv_message *messages = tv_xcalloc(n + 1, sizeof *messages);
     const cJSON *m;
@@ -93,7 +95,8 @@ static tv_status chat(const tv_tokenizer *tok, const tv_args *args, const cJSON 
     return s;
 }
 
-static tv_status one_line(const tv_tokenizer *tok, const tv_args *args, const char *line, size_t length, const char *where, tv_err *err) {
+static tv_status one_line(const tv_tokenizer *tok, const tv_args *args, const char *line, size_t length,
+                          const char *where, tv_err *err) {
     cJSON *json = NULL;
     int32_t *ids = NULL;
     char *text = NULL;
@@ -108,9 +111,12 @@ static tv_status one_line(const tv_tokenizer *tok, const tv_args *args, const ch
             putchar('"');
             for (size_t i = 0; i < size; i++) {
                 unsigned char c = (unsigned char)text[i];
-                if (c == '"' || c == '\\') printf("\\%c", c);
-                else if (c < 0x20 || c == 0x7f) printf("\\u%04x", c);
-                else putchar(c);
+                if (c == '"' || c == '\\')
+                    printf("\\%c", c);
+                else if (c < 0x20 || c == 0x7f)
+                    printf("\\u%04x", c);
+                else
+                    putchar(c);
             }
             puts("\"");
         }
@@ -138,19 +144,15 @@ static tv_status whole_input(const tv_tokenizer *tok, const tv_args *args, tv_er
     size_t n = 0;
     tv_status s = TV_OK;
     if (args->decode) {
-        char *list = tv_xprintf("[%s]", text);
-        for (char *c = list + 1; *c; c++)
-            if (*c == ' ' || *c == '\n' || *c == '\t') *c = c[1] && c[1] != ']' && c[1] != ' ' && c[1] != '\n' ? ',' : ' ';
-        cJSON *json = NULL;
-        s = tv_json_parse(list, strlen(list), "standard input", &json, err);
-        if (s == TV_OK) s = ids_from_json(json, "standard input", &ids, &n, err);
+        int64_t count = 0;
+        s = strlen(text) == size ? cli_ids_parse(text, "standard input", &ids, &count, err)
+                                 : TV_FAIL(err, TV_EARG, "standard input: a NUL byte among the ids");
+        n = (size_t)count;
         char *out = NULL;
         size_t out_size = 0;
         if (s == TV_OK) s = tv_tokenizer_decode(tok, ids, n, 0, 0, &out, &out_size, err);
         if (s == TV_OK) fwrite(out, 1, out_size, stdout);
         free(out);
-        cJSON_Delete(json);
-        free(list);
     } else {
         s = tv_tokenizer_encode(tok, text, size, &ids, &n, err);
         if (s == TV_OK) print_ids(ids, n, 0);
@@ -180,7 +182,8 @@ static int run(tv_args *args, tv_err *err) {
     tv_tokenizer *tok = NULL;
     if (args->chat && !args->jsonl) return (int)TV_FAIL(err, TV_EARG, "--chat reads JSON lines: give --jsonl too");
     if (args->chat && args->decode) return (int)TV_FAIL(err, TV_EARG, "--chat and --decode exclude each other");
-    if (cli_model_dir(args->n_positional ? args->positional[0] : NULL, &dir, err) == TV_OK && tv_tokenizer_load(dir, &tok, err) == TV_OK) {
+    if (cli_model_dir(args->n_positional ? args->positional[0] : NULL, &dir, err) == TV_OK &&
+        tv_tokenizer_load(dir, &tok, err) == TV_OK) {
         tv_status s = args->jsonl ? lines(tok, args, err) : whole_input(tok, args, err);
         TV_ASSERT(s == TV_OK || err->code != TV_OK);
     }
@@ -190,11 +193,16 @@ static int run(tv_args *args, tv_err *err) {
 }
 
 const tv_command tv_command_tokenize = {
-    "tokenize", "text to token ids and back", CMD_TOKENIZE, "[MODEL] [options] < INPUT",
-    "Reads text on standard input and prints its ids; with --decode ids to text. With --jsonl a JSON string a\n"
-    "line becomes a JSON array of ids a line (--decode: the reverse; --chat: an array of messages becomes the\n"
-    "ids of the chat prompt with the generation prompt added). Needs only tokenizer.json and\n"
-    "tokenizer_config.json in the folder.",
+    "tokenize",
+    "text to token ids and back",
+    CMD_TOKENIZE,
+    1,
+    "[MODEL] [options] < INPUT",
+    "Reads text on standard input and prints its ids; with --decode ids to text. With --jsonl a JSON\n"
+    "string a line becomes a JSON array of ids a line (--decode: the reverse; --chat: an array of\n"
+    "messages becomes the ids of the chat prompt with the generation prompt added). Needs only\n"
+    "tokenizer.json and tokenizer_config.json in the folder.",
     "  echo -n \"To be, or not\" | tvgpu tokenize\n"
-    "  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | tvgpu tokenize MODEL --jsonl --chat --thinking off\n", run,
+    "  echo '[{\"role\": \"user\", \"content\": \"Hi\"}]' | tvgpu tokenize MODEL --jsonl --chat --thinking off\n",
+    run,
 };

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum { FLAG, INT, INT64, U64, REAL, TEXT, CHOICE, NAME /* char[16] */ } kind;
+typedef enum { FLAG, INT, INT64, U64, REAL, TEXT, CHOICE } kind;
 
 typedef struct {
     const char *name;
@@ -27,94 +27,159 @@ typedef struct {
 
 static const option table[] = {
     /* what runs */
-    {"model", 0, "DIR", TEXT, 1, SIDE(model), 0, 0, CMD_COMPARE, "Model and device", "checkpoint of one side (--model-b DIR: another checkpoint for side b)"},
-    {"device", 0, "auto|cpu|cuda", CHOICE, 1, SIDE(device), 0, 0, CMD_MODEL, "Model and device", "where it runs (default auto: cuda where there is one, else cpu)"},
-    {"threads", 0, "N", INT, 0, ARG(threads), 0, 4096, CMD_MODEL | CMD_DATA | CMD_SYNTH | CMD_BENCH, "Model and device", "CPU threads (default 0: all cores); results do not depend on it"},
-    {"isa", 0, "NAME", TEXT, 0, ARG(isa), 0, 0, CMD_MODEL, "Model and device", "CPU instruction set: auto, scalar, avx2, avx512 (default auto); bits do not depend on it"},
-    {"gpu", 0, "I", INT, 0, ARG(gpu), 0, 1024, CMD_MODEL, "Model and device", "which GPU (default 0)"},
+    {"model", 0, "DIR", TEXT, 1, SIDE(model), 0, 0, CMD_COMPARE, "Model and device",
+     "checkpoint of one side (--model-b DIR: another checkpoint for side b)"},
+    {"device", 0, "auto|cpu|cuda", CHOICE, 1, SIDE(device), 0, 0, CMD_MODEL, "Model and device",
+     "where it runs (default auto: cuda where there is one, else cpu)"},
+    {"threads", 0, "N", INT, 0, ARG(threads), 0, 4096, ~0u, "Model and device",
+     "CPU threads (default 0: all cores); results do not depend on it"},
+    {"isa", 0, "NAME", TEXT, 0, ARG(isa), 0, 0, CMD_MODEL, "Model and device",
+     "CPU instruction set: auto, scalar, avx2, avx512 (default auto); bits do not depend on it"},
+    {"gpu", 0, "I", INT, 0, ARG(gpu), 0, 1024, ~0u, "Model and device", "which GPU, where one is used (default 0)"},
     /* serving configuration */
-    {"backend", 0, "auto|math|eager|flash|cudnn", CHOICE, 1, SERVING(backend), 0, 0, CMD_MODEL, "Serving configuration", "attention kernel (default auto)"},
-    {"batch", 0, "B", INT, 1, SERVING(batch), 0, 1 << 20, CMD_RUN, "Serving configuration", "most sequences running at once (default 0: all)"},
-    {"pad-batch", 0, NULL, FLAG, 1, SERVING(pad_batch), 0, 0, CMD_RUN, "Serving configuration", "padding sequences complete the last batch"},
-    {"order", 0, "fixed|shuffled", CHOICE, 1, SERVING(order), 0, 0, CMD_RUN, "Serving configuration", "whether each pass draws a new composition (default fixed)"},
-    {"arrivals", 0, "together|staggered", CHOICE, 1, SERVING(arrivals), 0, 0, CMD_RUN, "Serving configuration", "staggered requests make the batch grow and shrink (default together)"},
-    {"reduction", 0, "serving|fixed", CHOICE, 1, SERVING(reduction_fixed), 0, 0, CMD_MODEL, "Serving configuration", "summation orders from the running batch, or from sizes alone (default serving)"},
-    {"plan-units", 0, "U", INT, 1, SERVING(plan_units), 1, 1 << 16, CMD_MODEL, "Serving configuration", "multiprocessors that the serving plan fills (default 132)"},
-    {"logits", 0, "bf16|f32", CHOICE, 1, SERVING(logits_f32), 0, 0, CMD_MODEL, "Serving configuration", "precision of the logits (default bf16)"},
-    {"prefill-chunk", 0, "C", INT, 1, SERVING(prefill_chunk), 0, 1 << 20, CMD_RUN | CMD_GENERATE, "Serving configuration", "prompt tokens processed a step (default 0: the whole prompt)"},
-    {"top-k", 0, "K", INT, 1, SERVING(top_k), 1, 128, CMD_RUN | CMD_GENERATE, "Serving configuration", "sampling takes the K most likely tokens (default 20)"},
-    {"temperature", 0, "T", REAL, 1, SERVING(temperature), 0, 1e6, CMD_RUN | CMD_GENERATE, "Serving configuration", "sampling temperature (default 1; 0 = the most likely token)"},
-    {"store-k", 0, "K", INT, 1, SERVING(store_k), 1, 128, CMD_RUN, "Serving configuration", "log-probabilities recorded per token (default 32)"},
-    {"pass-seed", 0, "S", U64, 1, SERVING(pass_seed), 0, 0, CMD_RUN, "Serving configuration", "seed of what a pass draws: composition and arrival steps (default 0)"},
+    {"backend", 0, "auto|math|eager|flash|cudnn", CHOICE, 1, SERVING(backend), 0, 0, CMD_MODEL, "Serving configuration",
+     "attention kernel (default auto)"},
+    {"batch", 0, "B", INT, 1, SERVING(batch), 0, 1 << 20, CMD_RUN, "Serving configuration",
+     "most sequences running at once (default 0: all)"},
+    {"pad-batch", 0, NULL, FLAG, 1, SERVING(pad_batch), 0, 0, CMD_RUN, "Serving configuration",
+     "padding sequences complete the last batch"},
+    {"order", 0, "fixed|shuffled", CHOICE, 1, SERVING(order), 0, 0, CMD_RUN, "Serving configuration",
+     "whether each pass draws a new composition (default fixed)"},
+    {"arrivals", 0, "together|staggered", CHOICE, 1, SERVING(arrivals), 0, 0, CMD_RUN, "Serving configuration",
+     "staggered requests make the batch grow and shrink (default together)"},
+    {"reduction", 0, "serving|fixed", CHOICE, 1, SERVING(reduction_fixed), 0, 0, CMD_MODEL, "Serving configuration",
+     "summation orders from the running batch, or from sizes alone (default serving)"},
+    {"plan-units", 0, "U", INT, 1, SERVING(plan_units), 1, 1 << 16, CMD_MODEL, "Serving configuration",
+     "multiprocessors that the serving plan fills (default 132)"},
+    {"logits", 0, "bf16|f32", CHOICE, 1, SERVING(logits_f32), 0, 0, CMD_MODEL, "Serving configuration",
+     "precision of the logits (default bf16)"},
+    {"prefill-chunk", 0, "C", INT, 1, SERVING(prefill_chunk), 0, 1 << 20, CMD_RUN | CMD_GENERATE,
+     "Serving configuration", "prompt tokens processed a step (default 0: the whole prompt)"},
+    {"top-k", 0, "K", INT, 1, SERVING(top_k), 1, 128, CMD_RUN | CMD_GENERATE, "Serving configuration",
+     "sampling takes the K most likely tokens (default 20)"},
+    {"temperature", 0, "T", REAL, 1, SERVING(temperature), 0, 1e6, CMD_RUN | CMD_GENERATE, "Serving configuration",
+     "sampling temperature (default 1; 0 = the most likely token)"},
+    {"store-k", 0, "K", INT, 1, SERVING(store_k), 1, 128, CMD_RUN, "Serving configuration",
+     "log-probabilities recorded per token (default 32)"},
+    {"pass-seed", 0, "S", U64, 1, SERVING(pass_seed), 0, 0, CMD_RUN, "Serving configuration",
+     "seed of what a pass draws: composition and arrival steps (default 0)"},
     /* sampling */
-    {"trajectories", 'N', "N", INT64, 0, ARG(N), 1, 1e7, CMD_COMPARE | CMD_SAMPLE, "Sampling", "trajectories sampled by each side (default 128; 64 with --quick)"},
-    {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling", "tokens of a trajectory (default 128; 64 with --quick)"},
-    {"seed", 0, "S", U64, 2, ARG(seed), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling", "sampling seed (compare: default 0 for a, 1 for b)"},
-    {"prompt", 0, "TEXT", TEXT, 0, ARG(prompt), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling", "the user's message (default \"Tell me a story about a robot learning to paint.\")"},
-    {"system", 0, "TEXT", TEXT, 0, ARG(system), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling", "the system message (default \"You are a helpful assistant.\"; \"\" for none)"},
-    {"prompts", 0, "FILE", TEXT, 0, ARG(prompts), 0, 0, CMD_COMPARE | CMD_SAMPLE, "Sampling", "a prompt a line (JSON): a string, {\"messages\": [...]} or {\"ids\": [...]}"},
-    {"raw", 0, NULL, FLAG, 0, ARG(raw), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling", "the prompt as it is, without the chat template"},
-    {"thinking", 0, "on|off", CHOICE, 0, ARG(thinking), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE | CMD_TOKENIZE, "Sampling", "the chat template's thinking flag (default: as the template has it)"},
-    {"suppress-eos", 0, NULL, FLAG, 0, ARG(suppress_eos), 0, 0, CMD_RUN | CMD_GENERATE, "Sampling", "end-of-text has probability 0: every trajectory has n tokens (default of compare, sample, score)"},
-    {"ignore-eos", 0, NULL, FLAG, 0, ARG(ignore_eos), 0, 0, CMD_RUN | CMD_GENERATE, "Sampling", "end-of-text is an ordinary token, continued past"},
-    {"stop-eos", 0, NULL, FLAG, 0, ARG(suppress_eos), -1, 0, CMD_RUN, "Sampling", "a trajectory ends at end-of-text"},
+    {"trajectories", 'N', "N", INT64, 0, ARG(N), 1, 1e7, CMD_COMPARE | CMD_SAMPLE, "Sampling",
+     "trajectories sampled by each side (default 128; 64 with --quick)"},
+    {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling",
+     "tokens of a trajectory (default 128; 64 with --quick)"},
+    {"seed", 0, "S", U64, 2, ARG(seed), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling",
+     "sampling seed (default 0 for side a, 1 for side b)"},
+    {"prompt", 0, "TEXT", TEXT, 0, ARG(prompt), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling",
+     "the user's message (default \"Tell me a story about a robot learning to paint.\")"},
+    {"system", 0, "TEXT", TEXT, 0, ARG(system), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling",
+     "the system message (default \"You are a helpful assistant.\"; \"\" for none)"},
+    {"prompts", 0, "FILE", TEXT, 0, ARG(prompts), 0, 0, CMD_COMPARE | CMD_SAMPLE, "Sampling",
+     "a prompt a line (JSON): a string, {\"messages\": [...]} or {\"ids\": [...]}"},
+    {"raw", 0, NULL, FLAG, 0, ARG(raw), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling",
+     "the prompt as it is, without the chat template"},
+    {"thinking", 0, "on|off", CHOICE, 0, ARG(thinking), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE | CMD_TOKENIZE,
+     "Sampling", "the chat template's thinking flag (default: as the template has it)"},
+    {"suppress-eos", 0, NULL, FLAG, 0, ARG(suppress_eos), 0, 0, CMD_RUN | CMD_GENERATE, "Sampling",
+     "end-of-text has probability 0: every trajectory has n tokens (default of compare, sample, score)"},
+    {"ignore-eos", 0, NULL, FLAG, 0, ARG(ignore_eos), 0, 0, CMD_RUN | CMD_GENERATE, "Sampling",
+     "end-of-text is an ordinary token, continued past"},
+    {"stop-eos", 0, NULL, FLAG, 0, ARG(stop_eos), 0, 0, CMD_RUN | CMD_GENERATE, "Sampling",
+     "a trajectory ends at end-of-text (default of generate)"},
     /* scoring */
-    {"repeats", 'R', "R", INT64, 0, ARG(R), 1, 1e6, CMD_COMPARE | CMD_SCORE, "Scoring", "passes of each side over each set (default 4; score: 1)"},
-    {"always-repeat", 0, NULL, FLAG, 0, ARG(always_repeat), 0, 0, CMD_COMPARE, "Scoring", "keep repeating a side whose passes are bit-identical"},
-    {"method", 0, "replay|prefill", CHOICE, 0, ARG(method), 0, 0, CMD_SCORE, "Scoring", "teacher-forced decode steps, or the whole trajectory at once (default replay)"},
-    {"side", 0, "a|b", CHOICE, 0, ARG(side_name), 0, 0, CMD_SAMPLE | CMD_SCORE, "Scoring", "which side these options describe (default a)"},
+    {"repeats", 'R', "R", INT64, 0, ARG(R), 1, 1e6, CMD_COMPARE | CMD_SCORE, "Scoring",
+     "passes of each side over each set (default 4; score: 1)"},
+    {"always-repeat", 0, NULL, FLAG, 0, ARG(always_repeat), 0, 0, CMD_COMPARE, "Scoring",
+     "keep repeating a side whose passes are bit-identical"},
+    {"method", 0, "replay|prefill", CHOICE, 0, ARG(method), 0, 0, CMD_SCORE, "Scoring",
+     "teacher-forced decode steps, or the whole trajectory at once (default replay)"},
+    {"side", 0, "a|b", CHOICE, 0, ARG(side_name), 0, 0, CMD_SAMPLE | CMD_SCORE, "Scoring",
+     "which side these options describe (default a)"},
     /* estimating */
-    {"readout", 0, "K", INT64, 0, ARG(readout), 1, 1e6, CMD_COMPARE | CMD_DATA, "Estimating", "use the K most likely recorded slots, renormalised (default: the sampler's top-k)"},
+    {"readout", 0, "K", INT64, 0, ARG(readout), 1, 1e6, CMD_COMPARE | CMD_DATA, "Estimating",
+     "use the K most likely recorded slots, renormalised (default: the sampler's top-k)"},
     {"reads", 0, "R", INT64, 0, ARG(reads), 1, 1e6, CMD_DATA, "Estimating", "use the first R passes (default: all)"},
-    {"serving-order", 0, NULL, FLAG, 0, ARG(serving_order), 0, 0, CMD_COMPARE | CMD_DATA, "Estimating", "keep the passes in stored order for sigma, floors and levels"},
-    {"fail-above", 0, "X", REAL, 0, ARG(fail_above), 0, 1, CMD_COMPARE | CMD_ESTIMATE, "Estimating", "exit 3 when the interval lies above X, 4 when it cannot tell"},
-    {"baseline", 0, "FILE", TEXT, 0, ARG(baseline), 0, 0, CMD_COMPARE | CMD_ESTIMATE, "Estimating", "an earlier report.json: has the distance moved since?"},
-    {"theory", 0, NULL, FLAG, 0, ARG(theory), 0, 0, CMD_SCHEDULE, "Estimating", "parameters that theory gives for --length, --sigma, --eps, --delta"},
-    {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_SCHEDULE, "Estimating", "tokens of a trajectory, for --theory (default 500)"},
-    {"sigma", 0, "S", REAL, 0, ARG(sigma), 0, 1e6, CMD_SCHEDULE, "Estimating", "noise of one read, relative (default 0.02)"},
+    {"serving-order", 0, NULL, FLAG, 0, ARG(serving_order), 0, 0, CMD_COMPARE | CMD_DATA, "Estimating",
+     "keep the passes in stored order for sigma, floors and levels"},
+    {"fail-above", 0, "X", REAL, 0, ARG(fail_above), 0, 1, CMD_COMPARE | CMD_ESTIMATE, "Estimating",
+     "exit 3 when the interval lies above X, 4 when it cannot tell"},
+    {"baseline", 0, "FILE", TEXT, 0, ARG(baseline), 0, 0, CMD_COMPARE | CMD_ESTIMATE, "Estimating",
+     "an earlier report.json: has the distance moved since?"},
+    {"theory", 0, NULL, FLAG, 0, ARG(theory), 0, 0, CMD_SCHEDULE, "Estimating",
+     "parameters that theory gives for --length, --sigma, --eps, --delta"},
+    {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_SCHEDULE, "Estimating",
+     "tokens of a trajectory, for --theory (default 500)"},
+    {"sigma", 0, "S", REAL, 0, ARG(sigma), 0, 1e6, CMD_SCHEDULE, "Estimating",
+     "noise of one read, relative (default 0.02)"},
     {"eps", 0, "E", REAL, 0, ARG(eps), 1e-6, 1, CMD_SCHEDULE, "Estimating", "wanted error (default 0.02)"},
-    {"delta", 0, "D", REAL, 0, ARG(delta), 1e-12, 0.5, CMD_SCHEDULE, "Estimating", "allowed failure probability (default 0.05)"},
-    {"target-error", 0, "E", REAL, 0, ARG(target_error), 1e-6, 1, CMD_SCHEDULE, "Estimating", "what to run next for a 95% interval within +-E"},
-    {"budget", 0, "Q", REAL, 0, ARG(budget), 1, 1e15, CMD_SCHEDULE, "Estimating", "what to run next for Q queries (scored tokens a side)"},
-    {"coverage", 0, NULL, FLAG, 0, ARG(coverage), 0, 0, CMD_SYNTH, "Estimating", "measure how often the intervals contain the truth"},
-    {"scale", 0, "X", REAL, 0, ARG(scale), 0.01, 1e6, CMD_SYNTH, "Estimating", "amount of work relative to the default of under a minute (default 1)"},
-    {"seed", 0, "S", U64, 0, ARG(seed), 0, 0, CMD_SYNTH | CMD_DATA, "Estimating", "seed of permutations, bootstrap and synthetic draws (default 0)"},
+    {"delta", 0, "D", REAL, 0, ARG(delta), 1e-12, 0.5, CMD_SCHEDULE, "Estimating",
+     "allowed failure probability (default 0.05)"},
+    {"target-error", 0, "E", REAL, 0, ARG(target_error), 1e-6, 1, CMD_SCHEDULE, "Estimating",
+     "what to run next for a 95% interval within +-E"},
+    {"budget", 0, "Q", REAL, 0, ARG(budget), 1, 1e15, CMD_SCHEDULE, "Estimating",
+     "what to run next for Q queries (scored tokens a side)"},
+    {"coverage", 0, NULL, FLAG, 0, ARG(coverage), 0, 0, CMD_SYNTH, "Estimating",
+     "measure how often the intervals contain the truth"},
+    {"scale", 0, "X", REAL, 0, ARG(scale), 0.01, 1e6, CMD_SYNTH, "Estimating",
+     "amount of work relative to the default of under a minute (default 1)"},
+    {"seed", 0, "S", U64, 0, ARG(seed), 0, 0, CMD_SYNTH | CMD_DATA, "Estimating",
+     "seed of permutations, bootstrap and synthetic draws (default 0)"},
     /* bench */
-    {"repetitions", 0, "N", INT64, 0, ARG(reps), 1, 1000, CMD_BENCH, "Measuring", "repetitions of each measurement (default 5)"},
+    {"repetitions", 0, "N", INT64, 0, ARG(reps), 1, 1000, CMD_BENCH, "Measuring",
+     "repetitions of each measurement (default 5)"},
     /* input of small commands */
-    {"tokens", 0, "IDS|FILE", TEXT, 0, ARG(tokens), 0, 0, CMD_LOGITS, "Input", "token ids \"1 2 3\", or a safetensors file with tensor tokens i32 [B,T]"},
-    {"path", 0, "prefill|decode", CHOICE, 0, ARG(path), 0, 0, CMD_LOGITS, "Input", "all positions at once, or one by one through decode (default prefill)"},
-    {"jsonl", 0, NULL, FLAG, 0, ARG(jsonl), 0, 0, CMD_TOKENIZE, "Input", "read one JSON value a line, print one a line"},
+    {"tokens", 0, "IDS|FILE", TEXT, 0, ARG(tokens), 0, 0, CMD_LOGITS, "Input",
+     "token ids \"1 2 3\", or a safetensors file with tensor tokens i32 [B,T]"},
+    {"path", 0, "prefill|decode", CHOICE, 0, ARG(path), 0, 0, CMD_LOGITS, "Input",
+     "all positions at once, or one by one through decode (default prefill)"},
+    {"jsonl", 0, NULL, FLAG, 0, ARG(jsonl), 0, 0, CMD_TOKENIZE, "Input",
+     "read one JSON value a line, print one a line"},
     {"decode", 0, NULL, FLAG, 0, ARG(decode), 0, 0, CMD_TOKENIZE, "Input", "ids to text"},
-    {"chat", 0, NULL, FLAG, 0, ARG(chat), 0, 0, CMD_TOKENIZE, "Input", "with --jsonl: arrays of {\"role\", \"content\"} to the ids of the chat prompt"},
+    {"chat", 0, NULL, FLAG, 0, ARG(chat), 0, 0, CMD_TOKENIZE, "Input",
+     "with --jsonl: arrays of {\"role\", \"content\"} to the ids of the chat prompt"},
     {"plan", 0, NULL, FLAG, 0, ARG(plan), 0, 0, CMD_INFO, "Input", "print the summation orders of the reduction plan"},
     /* output */
-    {"out", 'o', "PATH", TEXT, 0, ARG(out), 0, 0, CMD_RUN | CMD_LOGITS | CMD_EXPORT | CMD_ESTIMATE | CMD_BENCH, "Output", "run folder, or the file to write"},
-    {"quick", 0, NULL, FLAG, 0, ARG(quick), 0, 0, CMD_COMPARE, "Output", "smaller N, n and R: under a minute with the bundled model"},
-    {"dry-run", 0, NULL, FLAG, 0, ARG(dry_run), 0, 0, CMD_RUN, "Output", "say what would run: passes, time, memory and disk"},
-    {"json", 0, NULL, FLAG, 0, ARG(json), 0, 0, ~(CMD_TOKENIZE | CMD_LOGITS | CMD_GENERATE | CMD_EXPORT), "Output", "print the result as JSON"},
+    {"out", 'o', "PATH", TEXT, 0, ARG(out), 0, 0, CMD_RUN | CMD_LOGITS | CMD_EXPORT | CMD_ESTIMATE | CMD_BENCH,
+     "Output", "run folder, or the file to write"},
+    {"quick", 0, NULL, FLAG, 0, ARG(quick), 0, 0, CMD_COMPARE, "Output",
+     "smaller N, n and R: under a minute with the bundled model"},
+    {"dry-run", 0, NULL, FLAG, 0, ARG(dry_run), 0, 0, CMD_RUN, "Output",
+     "say what would run: passes, time, memory and disk"},
+    {"json", 0, NULL, FLAG, 0, ARG(json), 0, 0, ~(CMD_TOKENIZE | CMD_LOGITS | CMD_GENERATE | CMD_EXPORT), "Output",
+     "print the result as JSON"},
     {"quiet", 'q', NULL, FLAG, 0, ARG(quiet), 0, 0, ~0u, "Output", "no progress and no notes"},
+    {"version", 0, NULL, FLAG, 0, ARG(version), 0, 0, ~0u, "Output", "the version of the program"},
     {"help", 'h', NULL, FLAG, 0, ARG(help), 0, 0, ~0u, "Output", "this text"},
 };
 enum { N_OPTIONS = sizeof table / sizeof *table };
+
+/* 1 when text starts like a number itself: strtod and friends would skip white space and a plus sign. */
+static int starts_plainly(const char *text, int minus) {
+    if (minus && *text == '-') text++;
+    return (*text >= '0' && *text <= '9') || *text == '.';
+}
 
 static tv_status set(const option *o, const char *shown, void *base, const char *value, tv_err *err) {
     void *field = (char *)base + o->offset;
     char *end = NULL;
     switch (o->kind) {
-    case FLAG: *(int *)field = o->low < 0 ? -1 : 1; return TV_OK;
-    case TEXT: *(const char **)field = value; return TV_OK;
+    case FLAG:
+        *(int *)field = 1;
+        return TV_OK;
+    case TEXT:
+        *(const char **)field = value;
+        return TV_OK;
     case U64:
         errno = 0;
         *(uint64_t *)field = strtoull(value, &end, 10);
-        if (errno || end == value || *end || strchr(value, '-'))
+        if (errno || !starts_plainly(value, 0) || end == value || *end)
             return TV_FAIL(err, TV_EARG, "%s %s: not a whole number from 0 to 2^64-1", shown, value);
         return TV_OK;
     case INT:
     case INT64: {
         errno = 0;
         long long v = strtoll(value, &end, 10);
-        if (errno || end == value || *end || (double)v < o->low || (double)v > o->high)
+        if (errno || !starts_plainly(value, 1) || end == value || *end || (double)v < o->low || (double)v > o->high)
             return TV_FAIL(err, TV_EARG, "%s %s: not a whole number from %.0f to %.0f", shown, value, o->low, o->high);
         if (o->kind == INT)
             *(int *)field = (int)v;
@@ -123,14 +188,12 @@ static tv_status set(const option *o, const char *shown, void *base, const char 
         return TV_OK;
     }
     case REAL: {
-        errno = 0;
         double v = strtod(value, &end);
-        if (end == value || *end || !(v >= o->low && v <= o->high))
+        if (!starts_plainly(value, 1) || end == value || *end || !(v >= o->low && v <= o->high))
             return TV_FAIL(err, TV_EARG, "%s %s: not a number from %g to %g", shown, value, o->low, o->high);
         *(double *)field = v;
         return TV_OK;
     }
-    case NAME:
     case CHOICE: {
         int index = 0;
         size_t length = strlen(value);
@@ -164,7 +227,8 @@ static const option *find(const char *name, size_t length, unsigned bit, int *si
         if (!(o->commands & bit) || length < n || memcmp(o->name, name, n)) continue;
         *side = -1;
         if (length == n) return o;
-        if (o->sided && bit == CMD_COMPARE && length == n + 2 && name[n] == '-' && (name[n + 1] == 'a' || name[n + 1] == 'b')) {
+        if (o->sided && bit == CMD_COMPARE && length == n + 2 && name[n] == '-' &&
+            (name[n + 1] == 'a' || name[n + 1] == 'b')) {
             *side = name[n + 1] - 'a';
             return o;
         }
@@ -172,27 +236,32 @@ static const option *find(const char *name, size_t length, unsigned bit, int *si
     return NULL;
 }
 
-/* The option of the command that is nearest in edit distance, for "did you mean". */
+size_t tv_word_distance(const char *a, size_t n_a, const char *b) {
+    size_t n_b = strlen(b), row[64];
+    if (n_a >= 64 || n_b >= 64) return SIZE_MAX;
+    for (size_t c = 0; c <= n_b; c++) row[c] = c;
+    for (size_t r = 1; r <= n_a; r++) {
+        size_t diagonal = row[0];
+        row[0] = r;
+        for (size_t c = 1; c <= n_b; c++) {
+            size_t up = row[c], d = diagonal + (a[r - 1] != b[c - 1]);
+            if (up + 1 < d) d = up + 1;
+            if (row[c - 1] + 1 < d) d = row[c - 1] + 1;
+            diagonal = up;
+            row[c] = d;
+        }
+    }
+    return row[n_b];
+}
+
+/* The option of the command that is nearest in spelling, for "did you mean"; NULL when none is near. */
 static const char *nearest(const char *name, size_t length, unsigned bit) {
     const char *best = NULL;
-    size_t best_distance = 4;
+    size_t best_distance = length < 4 ? 2 : 4;
     for (int i = 0; i < N_OPTIONS; i++) {
-        const char *o = table[i].name;
-        size_t n = strlen(o), row[64];
-        if (!(table[i].commands & bit) || n >= 60 || length >= 60) continue;
-        for (size_t c = 0; c <= n; c++) row[c] = c;
-        for (size_t r = 1; r <= length; r++) {
-            size_t diagonal = row[0];
-            row[0] = r;
-            for (size_t c = 1; c <= n; c++) {
-                size_t up = row[c], d = diagonal + (name[r - 1] != o[c - 1]);
-                if (up + 1 < d) d = up + 1;
-                if (row[c - 1] + 1 < d) d = row[c - 1] + 1;
-                diagonal = up;
-                row[c] = d;
-            }
-        }
-        if (row[n] < best_distance) best_distance = row[n], best = o;
+        if (!(table[i].commands & bit)) continue;
+        size_t d = tv_word_distance(name, length, table[i].name);
+        if (d < best_distance) best_distance = d, best = table[i].name;
     }
     return best;
 }
@@ -210,7 +279,8 @@ tv_status tv_args_parse(const tv_command *command, int argc, char **argv, tv_arg
         const char *word = argv[i];
         if (only_words || word[0] != '-' || !word[1]) {
             if (args->n_positional == (int)(sizeof args->positional / sizeof *args->positional))
-                return TV_FAIL(err, TV_EARG, "more than %d arguments", args->n_positional);
+                return TV_FAIL(err, TV_EARG, "more than %d words; name the folder that holds the files",
+                               args->n_positional);
             args->positional[args->n_positional++] = word;
             continue;
         }
@@ -233,8 +303,9 @@ tv_status tv_args_parse(const tv_command *command, int argc, char **argv, tv_arg
         }
         if (!o) {
             const char *guess = word[1] == '-' ? nearest(word + 2, shown - 2, command->bit) : NULL;
-            return TV_FAIL(err, TV_EARG, "%.*s: no such option of %s%s%s%s; see tvgpu %s --help", (int)shown, word, command->name,
-                           guess ? " (did you mean --" : "", guess ? guess : "", guess ? "?)" : "", command->name);
+            return TV_FAIL(err, TV_EARG, "%.*s: no such option of %s%s%s%s; see tvgpu %s --help", (int)shown, word,
+                           command->name, guess ? " (did you mean --" : "", guess ? guess : "", guess ? "?)" : "",
+                           command->name);
         }
         char name[64];
         snprintf(name, sizeof name, "%.*s", (int)shown, word);
@@ -249,30 +320,39 @@ tv_status tv_args_parse(const tv_command *command, int argc, char **argv, tv_arg
                 if (side < 0 || side == s) TV_TRY(set(o, name, &args->side[s], value, err));
         } else if (o->sided == 2) {
             for (int s = 0; s < 2; s++)
-                if (side < 0 || side == s) TV_TRY(set(o, name, (char *)args + (size_t)s * sizeof(uint64_t), value, err));
+                if (side < 0 || side == s)
+                    TV_TRY(set(o, name, (char *)args + (size_t)s * sizeof(uint64_t), value, err));
         } else {
             TV_TRY(set(o, name, args, value, err));
         }
     }
-    if (args->suppress_eos > 0 && args->ignore_eos) return TV_FAIL(err, TV_EARG, "--suppress-eos and --ignore-eos exclude each other");
-    if (args->suppress_eos < 0 && args->ignore_eos) return TV_FAIL(err, TV_EARG, "--stop-eos and --ignore-eos exclude each other");
+    if (args->suppress_eos + args->ignore_eos + args->stop_eos > 1)
+        return TV_FAIL(err, TV_EARG, "--suppress-eos, --ignore-eos and --stop-eos exclude one another");
+    int stop = args->stop_eos || (command->bit == CMD_GENERATE && !args->suppress_eos && !args->ignore_eos);
     for (int s = 0; s < 2; s++)
-        args->side[s].serving.eos = args->ignore_eos ? TV_EOS_IGNORE : args->suppress_eos < 0 ? TV_EOS_STOP : TV_EOS_SUPPRESS;
+        args->side[s].serving.eos = args->ignore_eos ? TV_EOS_IGNORE : stop ? TV_EOS_STOP : TV_EOS_SUPPRESS;
+    if (args->n_positional > command->most_words)
+        return TV_FAIL(err, TV_EARG, "\"%s\": %s takes %s; see tvgpu %s --help", args->positional[command->most_words],
+                       command->name,
+                       command->most_words == 0   ? "no words beside options"
+                       : command->most_words == 1 ? "one MODEL"
+                                                  : "fewer words",
+                       command->name);
     return TV_OK;
 }
 
 /* Prints text in lines of at most 100 columns, indented. */
 static void wrap(FILE *out, const char *text, int column, int indent) {
-    while (*text) {
+    for (int first = 1; *text; first = 0) {
         size_t word = strcspn(text, " ");
-        if (column + (int)word > 100 && column > indent) fprintf(out, "\n%*s", column = indent, "");
+        if (!first && column + 1 + (int)word > 100)
+            fprintf(out, "\n%*s", column = indent, "");
+        else if (!first)
+            fputc(' ', out), column++;
         fwrite(text, 1, word, out);
         column += (int)word;
         text += word;
-        if (*text == ' ') {
-            text++;
-            if (column < 100) fputc(' ', out), column++;
-        }
+        text += strspn(text, " ");
     }
     fputc('\n', out);
 }
@@ -287,13 +367,17 @@ void tv_args_help(const tv_command *command, FILE *out) {
         if (!(o->commands & command->bit)) continue;
         if (!group || strcmp(group, o->group)) fprintf(out, "\n%s:\n", group = o->group);
         char left[96];
-        int n = o->letter ? snprintf(left, sizeof left, "  -%c, --%s", o->letter, o->name) : snprintf(left, sizeof left, "      --%s", o->name);
+        int n = o->letter ? snprintf(left, sizeof left, "  -%c, --%s", o->letter, o->name)
+                          : snprintf(left, sizeof left, "      --%s", o->name);
         int suffixed = o->sided && command->bit == CMD_COMPARE;
         sided |= suffixed;
-        n += snprintf(left + n, sizeof left - (size_t)n, "%s%s%s", suffixed ? "[-a|-b]" : "", o->value ? " " : "", o->value ? o->value : "");
+        n += snprintf(left + n, sizeof left - (size_t)n, "%s%s%s", suffixed ? "[-a|-b]" : "", o->value ? " " : "",
+                      o->value ? o->value : "");
         fputs(left, out);
-        if (n > INDENT - 2) fprintf(out, "\n%*s", INDENT, "");
-        else fprintf(out, "%*s", INDENT - n, "");
+        if (n > INDENT - 2)
+            fprintf(out, "\n%*s", INDENT, "");
+        else
+            fprintf(out, "%*s", INDENT - n, "");
         wrap(out, o->help, INDENT, INDENT);
     }
     if (sided) fputs("\nA plain option applies to both sides; with -a or -b behind its name it applies to one.\n", out);

@@ -29,6 +29,8 @@ enum {
     CMD_DATA = CMD_ESTIMATE | CMD_CALIBRATE | CMD_SCHEDULE | CMD_EXPORT /* read recorded passes */
 };
 
+enum { TV_MOST_WORDS = 4096 }; /* words of a command line beside options: trace files, above all */
+
 /* One side of a comparison. */
 typedef struct {
     const char *model, *device; /* NULL until resolved */
@@ -49,7 +51,7 @@ typedef struct {
     double fail_above, target_error; /* NaN = not given */
     const char *baseline, *out, *samples, *method, *path, *tokens;
     const char *side_name; /* "a" or "b" */
-    int quick, dry_run, json, yes_html;
+    int quick, dry_run, json;
     int threads, gpu;
     const char *isa;
     int plan, chat, jsonl, decode;
@@ -58,23 +60,27 @@ typedef struct {
     int theory, coverage;
     double sigma, eps, delta, budget, scale;
     int quiet, help, version;
-    int suppress_eos, ignore_eos; /* which was given */
+    int suppress_eos, ignore_eos, stop_eos; /* which was given */
     /* what is left: MODEL, files, sub-command words */
-    const char *positional[64];
+    const char *positional[TV_MOST_WORDS];
     int n_positional;
 } tv_args;
 
 typedef struct tv_command {
     const char *name, *summary;
     unsigned bit;
-    const char *usage;    /* behind "tvgpu NAME " */
-    const char *describe; /* paragraphs for --help */
-    const char *examples; /* lines for --help, may be NULL */
+    int most_words;                         /* words beside options: MODEL, paths */
+    const char *usage;                      /* behind "tvgpu NAME " */
+    const char *describe;                   /* paragraphs for --help */
+    const char *examples;                   /* lines for --help, may be NULL */
     int (*run)(tv_args *args, tv_err *err); /* returns the exit code; a failure is recorded in err */
 } tv_command;
 
 /* Parses argv[2..) for command; TV_EARG names the option and what it wants. */
 TV_NODISCARD tv_status tv_args_parse(const tv_command *command, int argc, char **argv, tv_args *args, tv_err *err);
+/* Edits (insertions, deletions, replacements of a letter) between a[0..n_a) and b; SIZE_MAX for words of 64 and more.
+ */
+size_t tv_word_distance(const char *a, size_t n_a, const char *b);
 /* Prints a command's help: usage, what it does, its options by group with defaults and units, examples. */
 void tv_args_help(const tv_command *command, FILE *out);
 

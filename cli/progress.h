@@ -8,13 +8,13 @@
 
 typedef struct {
     char label[64];
-    const char *unit;  /* "tokens", "MB" */
-    double unit_scale; /* units per counted item: 1, or 1e-6 for bytes in MB */
+    const char *unit;            /* "tokens", "MB" */
+    double unit_scale;           /* units per counted item: 1, or 1e-6 for bytes in MB */
     uint64_t done_before, total; /* over several calls: what earlier calls finished, and the whole */
     double started, shown;       /* seconds of the monotonic clock */
     uint64_t first, last;
     int terminal, quiet;
-    tv_progress progress;        /* hand &p.progress to the work */
+    tv_progress progress; /* hand &p.progress to the work */
 } tv_bar;
 
 /* Starts a bar over total items (0: taken from the work's own reports). */

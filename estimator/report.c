@@ -684,7 +684,7 @@ static tv_status write_down(state *st, cJSON *report, tv_err *err) {
         cJSON_AddBoolToObject(fixed, e ? "b" : "a", data->deterministic[e]);
     }
     cJSON_AddNumberToObject(report, "readout", (double)st->readout.readout);
-    cJSON_AddNumberToObject(report, "temperature", data->temperature);
+    add(report, "temperature", data->temperature, "unknown, or each side has its own (a.temperature, b.temperature)");
     cJSON_AddBoolToObject(report, "bit_identical", st->identical);
     cJSON_AddNumberToObject(report, "differing_values", (double)st->differing);
     cJSON_AddNumberToObject(report, "compared_values", (double)st->compared);

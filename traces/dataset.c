@@ -43,6 +43,7 @@ void tv_dataset_close(tv_dataset *d) {
     free(o->blocks);
     free(o);
     cJSON_Delete(d->manifest);
+    for (int e = 0; e < 2; e++) cJSON_Delete(d->config[e]);
     free(d->source);
     free(d);
 }
@@ -108,10 +109,22 @@ static tv_status differs(const member *x, const member *y, const char *field, do
                    y_value, y->path);
 }
 
-/* Fields that agree in every file of a measurement. */
+/* 1 when the trace's own configuration says the temperature that its metadata says. */
+static int states_temperature(const tv_trace *t) {
+    cJSON *config = cJSON_Parse(t->config_json);
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, "temperature");
+    int stated = cJSON_IsNumber(item) && item->valuedouble == t->temperature;
+    cJSON_Delete(config);
+    return stated;
+}
+
+/* Fields that agree in every file of a measurement. The temperature is part of a side: the sides may differ in it when
+ * both configurations say so, and then the report does too. */
 static tv_status check_common(const member *x, const member *y, tv_err *err) {
     const tv_trace *p = x->trace, *q = y->trace;
-    if (p->temperature != q->temperature) return differs(x, y, "temperature", p->temperature, q->temperature, err);
+    if (p->temperature != q->temperature &&
+        (p->side[0] == q->side[0] || !states_temperature(p) || !states_temperature(q)))
+        return differs(x, y, "temperature", p->temperature, q->temperature, err);
     if (p->n != q->n) return differs(x, y, "n", (double)p->n, (double)q->n, err);
     if (p->P != q->P) return differs(x, y, "the number of prompts", (double)p->P, (double)q->P, err);
     for (int64_t i = 0; i <= p->P; i++)
@@ -324,6 +337,8 @@ static tv_status build(tv_dataset *d, member *members, int64_t n, tv_err *err) {
     TV_TRY(check_common(&members[0], &members[split], err));
     d->n = members[0].trace->n;
     d->temperature = members[0].trace->temperature;
+    for (int64_t i = 1; i < n; i++)
+        if (members[i].trace->temperature != d->temperature) d->temperature = NAN; /* each side has its own */
     TV_TRY(tv_dataset_check_k(d, err));
     int top_k[2];
     for (int e = 0; e < 2; e++) {
@@ -333,11 +348,10 @@ static tv_status build(tv_dataset *d, member *members, int64_t n, tv_err *err) {
             if (one) TV_TRY(check_config(one, &members[i], err));
             one = &members[i];
         }
-        cJSON *config = side_config(d, e, one);
+        cJSON *config = d->config[e] = side_config(d, e, one);
         d->deterministic[e] = string_is(config, "order", "fixed") && string_is(config, "arrivals", "together") &&
                               tv_dataset_reads_agree(d, e);
         top_k[e] = whole_number(config, "top_k");
-        cJSON_Delete(config);
     }
     d->top_k = top_k[0] == top_k[1] ? top_k[0] : 0;
     if (!top_k[0] && !top_k[1]) d->top_k = whole_number(d->manifest, "top_k");

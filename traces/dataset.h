@@ -36,9 +36,10 @@ typedef struct {
      * configuration draws nothing per pass ("order" is "fixed" and "arrivals" is "together") and all stored reads agree
      * in every bit. Bundles: the metadata says so, or there are two or more reads and they agree. */
     int deterministic[2];
-    double temperature; /* NAN when unknown (a bundle need not say) */
+    double temperature; /* NAN when unknown (a bundle need not say) or the sides differ in it */
     int top_k;          /* the sampling truncation; 0 when unknown */
     cJSON *manifest;    /* run.json, or NULL */
+    cJSON *config[2];   /* configuration of each side, from run.json or its passes; NULL when unknown (bundles) */
     char *source;       /* the path it came from */
     void *owner;        /* private */
 } tv_dataset;
@@ -47,9 +48,9 @@ typedef struct {
  * the passes 0, 1, ... up to the first that is missing count, for each (side, set) by itself; when later ones exist a
  * warning says that they do not. Files are mapped, never copied, but for a trace file whose trajectories come in
  * another order than the sample file's: its rows are put in order in memory. Refuses, naming the field and both values,
- * whatever must not meet: other tokens, lengths, prompts, temperature, sampling seed, k, format; missing trajectories;
- * two configurations of one side; a NaN or log-probability above 0 (1e-3 slack); a duplicate id within a record; a set
- * without both scorers. */
+ * whatever must not meet: other tokens, lengths, prompts, temperature (of one side; two sides may differ in it when
+ * their configurations say so), sampling seed, k, format; missing trajectories; two configurations of one side; a NaN
+ * or log-probability above 0 (1e-3 slack); a duplicate id within a record; a set without both scorers. */
 TV_NODISCARD tv_status tv_dataset_open(const char *const *paths, int n_paths, tv_dataset **out, tv_err *err);
 /* A bundle from bytes in memory that outlive the dataset (fuzz entry). */
 TV_NODISCARD tv_status tv_dataset_parse_bundle(const unsigned char *bytes, size_t size, const char *name,

@@ -1,0 +1,244 @@
+/* tvgpu compare from the outside: what it finds, what it writes, how it exits. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "tests/check.h"
+#include "tests/cli_run.h"
+
+/* Small enough that a comparison takes a fraction of a second. */
+#define SMALL "compare m --prompts p.jsonl -N 6 -n 5 --threads 1 -q "
+
+/* Equal sides read exactly 0, and say so first; the report holds every key that readers rely on. */
+static void equal_sides(void) {
+    static const char *const keys[] = {"tvgpu",
+                                       "model",
+                                       "a.backend",
+                                       "b.backend",
+                                       "n",
+                                       "N",
+                                       "R",
+                                       "tv.estimate",
+                                       "tv.se",
+                                       "tv.ci95",
+                                       "tv.method",
+                                       "tv.one_sided_a",
+                                       "tv.one_sided_b",
+                                       "tv.mismatch",
+                                       "tv.shared",
+                                       "estimators.plugin.estimate",
+                                       "estimators.plugin.se",
+                                       "estimators.plugin.ci95",
+                                       "estimators.plugin.one_sided_a",
+                                       "estimators.plugin.one_sided_b",
+                                       "estimators.plugin.mismatch",
+                                       "estimators.plugin.shared",
+                                       "estimators.jackknife.estimate",
+                                       "estimators.jackknife.se",
+                                       "estimators.jackknife.ci95",
+                                       "estimators.split_sign.estimate",
+                                       "estimators.split_sign.ci95",
+                                       "estimators.hedged.estimate",
+                                       "estimators.hedged.se",
+                                       "estimators.hedged.ci95",
+                                       "estimators.hedged.T0",
+                                       "estimators.hedged.T2",
+                                       "estimators.hedged.T2x",
+                                       "estimators.hedged.T2pj",
+                                       "faithfulness.a",
+                                       "faithfulness.b",
+                                       "floor.a.estimate",
+                                       "floor.a.se",
+                                       "floor.b.estimate",
+                                       "bit_identical",
+                                       "differing_values",
+                                       "near_tie_mismatch",
+                                       "sigma.a.union_chi2",
+                                       "sigma.a.realized",
+                                       "sigma.b.union_chi2",
+                                       "support.a",
+                                       "support.b",
+                                       "per_length",
+                                       "per_repeat",
+                                       "token.tv",
+                                       "token.kl_ab",
+                                       "token.kl_ba",
+                                       "token.js",
+                                       "token.same_top1",
+                                       "token.topk_overlap",
+                                       "token.delta_logprob",
+                                       "checks.own_zero_mass_a",
+                                       "checks.own_zero_mass_b",
+                                       "checks.sampling_agreement_a",
+                                       "checks.sampling_agreement_b",
+                                       "timing.date",
+                                       "timing.threads",
+                                       "timing.folder",
+                                       "timing.resumed"};
+    cli_tiny_model();
+    CLI(0, "bit-identical", "tvgpu " SMALL "--backend-a flash --backend-b flash -o r");
+    cJSON *r = cli_json("r/report.json");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!CHECK(cli_at(r, keys[i]) != NULL)) printf("    missing: %s\n", keys[i]);
+    CHECK(cJSON_IsTrue(cli_at(r, "bit_identical")));
+    CHECK(cli_number(r, "tv.estimate") == 0 && cli_number(r, "tv.se") == 0 && cli_number(r, "differing_values") == 0);
+    CHECK(cli_number(r, "checks.sampling_agreement_a") == 0 && cli_number(r, "checks.own_zero_mass_b") == 0);
+    CHECK_STR(cJSON_GetStringValue(cli_at(r, "a.backend")), "flash");
+    cJSON_Delete(r);
+    char *text = NULL, *page = NULL;
+    size_t size;
+    TV_ASSERT(tv_file_read(cli_path("r/report.json"), 1 << 28, &text, &size, NULL) == TV_OK);
+    CHECK(!strstr(text, "nan") && !strstr(text, "NaN") && !strstr(text, "inf,"));
+    TV_ASSERT(tv_file_read(cli_path("r/report.html"), 1 << 28, &page, &size, NULL) == TV_OK);
+    CHECK(strstr(page, "</html>") != NULL);
+    free(text);
+    free(page);
+}
+
+/* Without an option for one side there is still something to compare, and the user hears what. */
+static void default_sides(void) {
+    cli_tiny_model();
+    CLI(0, "side b gets --backend-b math", "tvgpu compare m --prompts p.jsonl -N 4 -n 3 -R 2 -o r");
+    cJSON *r = cli_json("r/report.json");
+    CHECK_STR(cJSON_GetStringValue(cli_at(r, "b.backend")), "math");
+    CHECK(cJSON_IsFalse(cli_at(r, "bit_identical")));
+    cJSON_Delete(r);
+    CLI(0, NULL, "tvgpu compare m --prompts p.jsonl -N 4 -n 3 -R 2 -o s --batch-b 2");
+    r = cli_json("s/report.json");
+    CHECK_STR(cJSON_GetStringValue(cli_at(r, "b.backend")), cJSON_GetStringValue(cli_at(r, "a.backend")));
+    CHECK(cli_number(r, "a.batch") == 0 && cli_number(r, "b.batch") == 2);
+    cJSON_Delete(r);
+}
+
+/* Equal runs give equal reports and equal text whatever the folder and the number of threads: nothing that depends on
+ * when and where reaches them. The sides draw new compositions per pass here, so that there is noise to get wrong. */
+static void equal_runs(void) {
+    cli_tiny_model();
+    static const char options[] = "compare m --prompts p.jsonl -N 6 -n 5 -R 3 --batch 3 --order shuffled "
+                                  "--arrivals staggered --backend-b math --top-k-b 12 --readout 16";
+    cli_result one = cli_run(NULL, "tvgpu %s -q -o first --threads 1", options);
+    cli_result two = cli_run(NULL, "tvgpu %s -q -o deep/er/second --threads 2", options);
+    CHECK_INT(one.code, 0);
+    CHECK_INT(two.code, 0);
+    CHECK_STR(one.out, two.out);
+    CHECK(one.out_size > 500);
+    char *x = cli_without_timing("first/report.json"), *y = cli_without_timing("deep/er/second/report.json");
+    CHECK_STR(x, y);
+    cJSON *r = cli_json("first/report.json");
+    CHECK(cli_number(r, "a.top_k") == 20 && cli_number(r, "b.top_k") == 12 && cli_number(r, "R") == 3);
+    CHECK(cli_number(r, "floor.a.estimate") >= 0);
+    cJSON_Delete(r);
+    free(x), free(y);
+    cli_free(&one), cli_free(&two);
+}
+
+/* --json prints what the file holds; the readout chooses how many stored slots count. */
+static void json_and_readout(void) {
+    cli_tiny_model();
+    cli_result r = cli_run(NULL, "tvgpu " SMALL "--json --store-k 24 --top-k 8 --readout 8 -R 2 --backend-b math -o r");
+    CHECK_INT(r.code, 0);
+    cJSON *printed = NULL, *stored = cli_json("r/report.json");
+    tv_err err = {0};
+    CHECK_OK(tv_json_parse(r.out, r.out_size, "stdout", &printed, &err), &err);
+    CHECK(cJSON_Compare(printed, stored, 1));
+    CHECK(cli_number(printed, "support.a.k") == 8 && cli_number(printed, "a.store_k") == 24);
+    cJSON_Delete(printed);
+    cJSON_Delete(stored);
+    cli_free(&r);
+    CLI(2, "--readout 25", "tvgpu " SMALL "--store-k 24 --readout 25 -o s");
+    CLI(2, "--store-k 8 is below --top-k 20", "tvgpu " SMALL "--store-k 8 -o s");
+    CLI(2, "--store-k must be the same", "tvgpu " SMALL "--store-k-a 24 --store-k-b 32 -o s");
+    CHECK_INT(cli_entries("s"), -1);
+}
+
+/* The gate of CI: 0 below, 3 above, 4 when the interval straddles the bound. */
+static void fail_above(void) {
+    cli_tiny_model();
+    CLI(0, NULL, "tvgpu " SMALL "-R 2 --temperature-b 1.6 -o r");
+    cJSON *r = cli_json("r/report.json");
+    double low = cJSON_GetArrayItem(cli_at(r, "tv.ci95"), 0)->valuedouble;
+    double high = cJSON_GetArrayItem(cli_at(r, "tv.ci95"), 1)->valuedouble;
+    CHECK(low > 0 && high > low && high < 1);
+    cJSON_Delete(r);
+    CLI(3, "lies above", "tvgpu estimate r --fail-above %.17g", low / 2);
+    CLI(4, "cannot tell", "tvgpu estimate r --fail-above %.17g", low * 0.75 + high * 0.25);
+    CLI(4, "the trajectories (-N)", "tvgpu estimate r --fail-above %.17g", low * 0.75 + high * 0.25);
+    CLI(0, "does not lie above", "tvgpu estimate r --fail-above %.17g", (1 + high) / 2);
+    CLI(3, NULL, "tvgpu " SMALL "-R 2 --temperature-b 1.6 -o r --fail-above %.17g", low / 2);
+    CLI(4, "no interval", "tvgpu compare m --prompts p.jsonl -N 1 -n 3 -R 2 -o one --backend-b math --fail-above 0.5");
+    CLI(0, NULL, "tvgpu " SMALL "-R 2 --backend-a math --backend-b math -o s --fail-above 0");
+}
+
+/* --baseline sets the distance beside an earlier one, and refuses what is no report before any work is done. */
+static void baseline(void) {
+    cli_tiny_model();
+    CLI(0, NULL, "tvgpu " SMALL "-R 2 --backend-b math -o r");
+    CLI(0, "not distinguishable from no change", "tvgpu estimate r --baseline r/report.json");
+    CLI(0, "moved", "tvgpu " SMALL "-R 2 --temperature-b 8 -o s --baseline r/report.json");
+    cJSON *r = cli_json("s/report.json");
+    CHECK(cli_number(r, "baseline.difference") > 0 && cli_number(r, "baseline.difference_se") > 0);
+    cJSON_Delete(r);
+    CLI(1, "nothing.json", "tvgpu " SMALL "-o t --baseline nothing.json");
+    CLI(1, "p.jsonl", "tvgpu " SMALL "-o t --baseline p.jsonl");
+    CLI(1, "tv.estimate", "tvgpu " SMALL "-o t --baseline m/config.json");
+    CHECK_INT(cli_entries("t"), -1);
+}
+
+/* --dry-run says what a run needs and leaves no trace of itself. */
+static void dry_run(void) {
+    cli_tiny_model();
+    int before = cli_entries(".");
+    CLI(0, "18 over 6 trajectories of 5 tokens", "tvgpu " SMALL "--dry-run");
+    cli_result r = cli_run(NULL, "tvgpu " SMALL "--dry-run --json -R 3 -o r");
+    cJSON *need = NULL;
+    tv_err err = {0};
+    CHECK_INT(r.code, 0);
+    CHECK_OK(tv_json_parse(r.out, r.out_size, "stdout", &need, &err), &err);
+    CHECK(cli_number(need, "passes") == 14 && cli_number(need, "tokens") == 14 * 30);
+    CHECK(cli_number(need, "memory_bytes") > 0 && cli_number(need, "disk_bytes") > 0 &&
+          cli_number(need, "seconds") > 0);
+    cJSON_Delete(need);
+    cli_free(&r);
+    CLI(0, "memory", "tvgpu sample m --prompts p.jsonl -N 6 -n 5 -o r --dry-run");
+    CHECK_INT(cli_entries("."), before);
+}
+
+/* Two checkpoints: ids must mean the same. */
+static void two_models(void) {
+    cli_tiny_model();
+    CLI(0, NULL, "cp -r m other && tvgpu " SMALL "-R 2 --model-b other -o r");
+    cJSON *r = cli_json("r/report.json");
+    CHECK(cJSON_IsTrue(cli_at(r, "bit_identical")));
+    cJSON_Delete(r);
+    CLI(2, "do not share a vocabulary: 128 ids in m, 4096 in", "tvgpu " SMALL "--model-b '%s' -o s",
+        tv_bundled_model());
+    /* another tokenizer: two tokens change places */
+    CLI(0, NULL,
+        "cp -r '%s' one && cp -r one two && sed -i 's/\"!\": *0,/\"!\": 1,/; s/\"\\\\\"\": *1,/\"\\\\\"\": 0,/' "
+        "two/tokenizer.json"
+        " && ! cmp -s one/tokenizer.json two/tokenizer.json",
+        tv_bundled_model());
+    CLI(2, "tokenizers differ: id 0", "tvgpu compare one -q -N 2 -n 2 --model-b two -o s");
+    CHECK_INT(cli_entries("s"), -1);
+}
+
+/* A deterministic side stops after two identical passes unless told otherwise. */
+static void stops_early(void) {
+    cli_tiny_model();
+    CLI(0, "deterministic", "tvgpu compare m --prompts p.jsonl -N 3 -n 3 -R 5 --order-b shuffled --batch-b 2 -o r");
+    CHECK(!tv_path_exists(cli_path("r/a-on-a.pass-0002.safetensors")));
+    CHECK(tv_path_exists(cli_path("r/b-on-b.pass-0004.safetensors")));
+    CLI(0, NULL, "tvgpu compare m --prompts p.jsonl -N 3 -n 3 -R 3 --backend-b math --always-repeat -o s");
+    CHECK(tv_path_exists(cli_path("s/a-on-a.pass-0002.safetensors")));
+}
+
+static const tv_test tests[] = {
+    {"equal_sides", equal_sides}, {"default_sides", default_sides},
+    {"equal_runs", equal_runs},   {"json_and_readout", json_and_readout},
+    {"fail_above", fail_above},   {"baseline", baseline},
+    {"dry_run", dry_run},         {"two_models", two_models},
+    {"stops_early", stops_early},
+};
+TV_TEST_MAIN(tests)
