@@ -177,7 +177,7 @@ typedef struct {
     tv_status (*sample)(tv_dev *dev, const tv_sample_args *a, tv_err *err);
 } tv_ops;
 
-extern const tv_ops tv_ops_cpu;
+extern const tv_ops tv_ops_cpu, tv_ops_cuda;
 
 /* Argument checks shared by the devices (ops_check.c). */
 TV_NODISCARD tv_status tv_check_embed(const tv_embed_args *a, tv_err *err);

@@ -1,0 +1,52 @@
+/* The CUDA device: what its files share. Nothing outside kernels/cuda, tests and bench includes this. */
+#ifndef TV_CUDA_DEVICE_H
+#define TV_CUDA_DEVICE_H
+
+#include "kernels/cuda/runtime.h"
+#include "kernels/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Scratch buffers in device memory, one per operation that needs one, so that an operation may call another. */
+enum { CUDA_SCRATCH_LINEAR, CUDA_SCRATCH_ATTENTION, CUDA_SCRATCH_LOGPROBS, CUDA_SCRATCH_MOE, CUDA_N_SCRATCH };
+
+struct tv_dev {
+    cuda_rt_info info;
+    cuda_rt_stream *stream; /* everything runs here, in order */
+    uint64_t allocated;     /* bytes handed out */
+    void *scratch[CUDA_N_SCRATCH];
+    size_t scratch_bytes[CUDA_N_SCRATCH];
+    /* The segments of the step last seen, on the host as they were and on the card. */
+    tv_segment *segments_host, *segments;
+    int n_segments, max_segments;
+    char description[160];
+};
+
+/* At least bytes of device scratch of the given kind, 256-byte aligned; its content is undefined, and it stays valid
+ * until the next call for the same kind. Grows when asked for more than ever before: never inside a captured step. */
+TV_NODISCARD tv_status cuda_scratch(tv_dev *dev, int kind, size_t bytes, void **p, tv_err *err);
+/* The n segments (host memory) in device memory, copied there when they are not the ones last asked for. */
+TV_NODISCARD tv_status cuda_segments(tv_dev *dev, const tv_segment *segments, int n, const tv_segment **out, tv_err *err);
+
+/* One launcher an operation, in the file of its name: argument checks, limits of the kernel, launch on dev->stream. */
+tv_status cuda_embed(tv_dev *dev, const tv_embed_args *a, tv_err *err);
+tv_status cuda_rmsnorm(tv_dev *dev, const tv_rmsnorm_args *a, tv_err *err);
+tv_status cuda_linear(tv_dev *dev, const tv_linear_args *a, tv_err *err);
+tv_status cuda_rope(tv_dev *dev, const tv_rope_args *a, tv_err *err);
+tv_status cuda_swiglu(tv_dev *dev, const tv_swiglu_args *a, tv_err *err);
+tv_status cuda_moe_route(tv_dev *dev, const tv_moe_route_args *a, tv_err *err);
+tv_status cuda_moe(tv_dev *dev, const tv_moe_args *a, tv_err *err);
+size_t cuda_moe_scratch_bytes(int M, int D, int F, int used);
+tv_status cuda_logprobs(tv_dev *dev, const tv_logprobs_args *a, tv_err *err);
+tv_status cuda_sample(tv_dev *dev, const tv_sample_args *a, tv_err *err);
+tv_status cuda_attn_math(tv_dev *dev, const tv_attn_args *a, tv_err *err);
+tv_status cuda_attn_eager(tv_dev *dev, const tv_attn_args *a, tv_err *err);
+tv_status cuda_attn_flash(tv_dev *dev, const tv_attn_args *a, tv_err *err);
+enum { CUDA_ATTN_MAX_HEAD = 256, CUDA_ATTN_HEAD_STEP = 16 }; /* head sizes of our attention kernels */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
