@@ -9,6 +9,8 @@
 
 static const double MiB = 1 << 20;
 
+static int available(char *why, size_t size) { return cuda_rt_cards(why, size) > 0; }
+
 static tv_status dev_open(const tv_dev_options *options, tv_dev **out, tv_err *err) {
     tv_dev *dev = tv_xcalloc(1, sizeof *dev);
     tv_status s = cuda_rt_open(options->gpu, &dev->info, err);
@@ -139,6 +141,7 @@ static void matrix_free(tv_dev *dev, tv_matrix *m) {
 }
 
 const tv_ops tv_ops_cuda = {.name = "cuda",
+                            .available = available,
                             .open = dev_open,
                             .close = dev_close,
                             .describe = describe,

@@ -12,6 +12,10 @@ void rig_close(tv_dev *dev);
 void *rig_put(tv_dev *dev, const void *host, size_t bytes);
 /* The content of what rig_put returned, into host; checks that the guards still stand. */
 void rig_get(tv_dev *dev, void *host, const void *p);
+/* The order in which the emulated card runs threads and blocks from now on: 0 forward, 1 reverse, 2.. random. A real card has
+ * its own. Tests run each case under the first RIG_SCHEDULES. */
+enum { RIG_SCHEDULES = 4 };
+void rig_schedule(int i);
 /* bf16 values of normal distribution, malloc'd. */
 tv_bf16 *rig_normals(uint64_t seed, size_t n, double scale);
 

@@ -8,6 +8,11 @@
 #include "tests/simt/simt.h"
 
 extern "C" {
+void simt_schedule(int i) {
+    simt::g.order = i == 0 ? simt::FORWARD : i == 1 ? simt::REVERSE : simt::RANDOM;
+    simt::g.seed = 1 + (unsigned)i;
+}
+
 int cuda_rt_cards(char *why, size_t size) {
     (void)why, (void)size;
     return 1;
