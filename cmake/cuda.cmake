@@ -13,6 +13,9 @@ endif()
 enable_language(CXX)
 set(CMAKE_CXX_STANDARD 17)
 file(GLOB cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
+# What is C: host code that both devices have, and what only the card's has.
+file(GLOB cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.c)
+list(FILTER cuda_host EXCLUDE REGEX "/(runtime_cuda|cudnn_graph|cudnn_graph_absent|linear_cublaslt)\\.c$")
 file(GLOB simt_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/simt/test_*.c)
 
 # The two files that list devices and backends, with the CUDA ones in them. An executable that links these objects takes
@@ -24,7 +27,7 @@ target_link_libraries(tv_cuda_lists PUBLIC tv_engine)
 # ---- emulated: each .cu through tests/simt/simt.h ----
 
 set_source_files_properties(${cuda_kernels} PROPERTIES LANGUAGE CXX)
-add_library(tv_cuda_simt STATIC ${cuda_kernels} kernels/cuda/device.c tests/simt/runtime_simt.cpp)
+add_library(tv_cuda_simt STATIC ${cuda_kernels} ${cuda_host} tests/simt/runtime_simt.cpp tests/simt/cudnn_simt.cpp)
 target_compile_options(tv_cuda_simt PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-x c++ -Wno-unknown-pragmas>)
 target_link_libraries(tv_cuda_simt PUBLIC tv_kernels tv_base)
 
@@ -64,9 +67,17 @@ if(TV_NVCC)
   endforeach()
 
   set_source_files_properties(${cuda_objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
-  add_library(tv_cuda STATIC ${cuda_objects} kernels/cuda/device.c kernels/cuda/runtime_cuda.c)
+  set(cuda_card kernels/cuda/runtime_cuda.c)
+  find_path(TV_CUDNN_INCLUDE cudnn.h HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS ${CUDAToolkit_INCLUDE_DIRS})
+  mark_as_advanced(TV_CUDNN_INCLUDE)
+  if(TV_CUDNN_INCLUDE)
+    list(APPEND cuda_card kernels/cuda/cudnn_graph.c)
+  else()
+    list(APPEND cuda_card kernels/cuda/cudnn_graph_absent.c)
+  endif()
+  add_library(tv_cuda STATIC ${cuda_objects} ${cuda_host} ${cuda_card})
   target_compile_definitions(tv_cuda PRIVATE TV_CUDA_ARCH=${TV_CUDA_ARCH})
-  target_include_directories(tv_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  target_include_directories(tv_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} $<$<BOOL:${TV_CUDNN_INCLUDE}>:${TV_CUDNN_INCLUDE}>)
   # Linked statically where possible, the runtime needs nothing on the machine: the program starts without a driver.
   if(TARGET CUDA::cudart_static)
     target_link_libraries(tv_cuda PUBLIC tv_kernels tv_base CUDA::cudart_static stdc++)
@@ -103,3 +114,17 @@ foreach(device ${cuda_devices})
     set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${test_timeout} ENVIRONMENT OMP_WAIT_POLICY=passive)
   endforeach()
 endforeach()
+
+# Plans of cuDNN for a card that is described to it, with a stand-in for the driver: needs the library and its headers.
+if(TV_CUDNN_INCLUDE AND TV_NVCC AND NOT TV_SANITIZE)
+  add_library(tv_stand_in_driver SHARED tests/cuda/stand_in_driver.c)
+  set_target_properties(tv_stand_in_driver PROPERTIES OUTPUT_NAME cuda SOVERSION 1 LIBRARY_OUTPUT_DIRECTORY
+                                                                                   ${CMAKE_BINARY_DIR}/stand-in)
+  add_executable(cudnn_plans tests/cuda/test_cudnn_plans.c kernels/cuda/cudnn_graph.c)
+  target_include_directories(cudnn_plans SYSTEM PRIVATE ${TV_CUDNN_INCLUDE})
+  target_link_libraries(cudnn_plans PRIVATE tv_testing ${CMAKE_DL_LIBS})
+  add_dependencies(cudnn_plans tv_stand_in_driver)
+  add_test(NAME cudnn_plans COMMAND cudnn_plans)
+  set_tests_properties(cudnn_plans PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${test_timeout} ENVIRONMENT
+                                              "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/stand-in:$ENV{LD_LIBRARY_PATH}")
+endif()

@@ -41,13 +41,14 @@ static tv_status device_choose(const char *name, const tv_ops **out, tv_err *err
         }
         snprintf(reason, sizeof reason, "%s", why);
     }
-    char list[64] = "";
-    for (int i = 0; i < N_DEVICES; i++)
-        if (device_available(&devices[i], why, sizeof why)) {
-            size_t used = strlen(list);
-            snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", devices[i].name);
-        }
-    return TV_FAIL(err, TV_EARG, "--device %s: %s; usable here: %s", name, reason, list);
+    char list[512] = "";
+    for (int i = 0; i < N_DEVICES; i++) {
+        if (!strcmp(devices[i].name, name)) continue;
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s: %s", used ? "; " : "", devices[i].name,
+                 device_available(&devices[i], why, sizeof why) ? "available" : why);
+    }
+    return TV_FAIL(err, TV_EARG, "--device %s: %s (%s)", name, reason, list);
 }
 
 tv_status tv_engine_open(const tv_engine_options *o, tv_engine **out, tv_err *err) {
