@@ -96,15 +96,18 @@ endif()
 
 # ---- tests: each file once for the emulated card, and once for a real one, where it skips itself without one ----
 
+file(GLOB simt_only CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/simt/simt_*.c) # about the emulated card itself
 foreach(device ${cuda_devices})
   if(device STREQUAL simt)
     set(library tv_cuda_simt)
+    set(sources ${simt_tests} ${simt_only})
   else()
     set(library tv_cuda)
+    set(sources ${simt_tests})
   endif()
   add_library(tv_rig_${device} OBJECT tests/simt/rig.c)
   target_link_libraries(tv_rig_${device} PUBLIC tv_cuda_lists ${library} tv_testing)
-  foreach(source ${simt_tests})
+  foreach(source ${sources})
     get_filename_component(name ${source} NAME_WE)
     string(REPLACE "test_" "${device}_" name ${name})
     add_executable(${name} ${source})
