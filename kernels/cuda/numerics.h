@@ -37,8 +37,9 @@ __device__ __forceinline__ float sum_chains(float v) {
 }
 
 // The two functions below replace f64 ones of the CPU device by 64-bit integers with more bits, so that rounding to f32 gives
-// what rounding the f64 result gives: the same for all x of exp (each tried), and for all but two of the 2^28 of log, where f64
-// falls on the middle of two f32. Qn: an unsigned integer that stands for itself times 2^-n.
+// what rounding the f64 result gives. Tried: each x of exp below -2^-33 (those above give 1), each of log; two of the 2.3e8 logs
+// differ, where f64 falls on the middle of two f32.
+// Qn: an unsigned integer that stands for itself times 2^-n.
 
 // The rounded e^x for x <= 0 (-inf gives 0, denormals are kept, NaN stays NaN); error before rounding below 2^-56 of the result.
 __device__ __forceinline__ float exp_rounded(float x) {
