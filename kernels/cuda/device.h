@@ -3,6 +3,7 @@
 #define TV_CUDA_DEVICE_H
 
 #include "kernels/cuda/runtime.h"
+#include "kernels/attention.h"
 #include "kernels/ops.h"
 
 #ifdef __cplusplus
@@ -21,6 +22,10 @@ struct tv_dev {
     /* The segments of the step last seen, on the host as they were and on the card. */
     tv_segment *segments_host, *segments;
     int n_segments, max_segments;
+    struct cuda_cudnn *cudnn; /* attention_cudnn.c: the library and its plans, from the first use on */
+    /* cuBLASLt's product (linear_cublaslt.c), which sets *done where it took it; NULL: linear.cu does all. */
+    tv_status (*library_linear)(tv_dev *dev, const tv_linear_args *a, int *done, tv_err *err);
+    int gemm_rows; /* height of the tiles of our own products: 16, 64, 128; 0: by sizes */
     char description[160];
 };
 
@@ -28,12 +33,18 @@ struct tv_dev {
  * until the next call for the same kind. Grows when asked for more than ever before: never inside a captured step. */
 TV_NODISCARD tv_status cuda_scratch(tv_dev *dev, int kind, size_t bytes, void **p, tv_err *err);
 /* The n segments (host memory) in device memory, copied there when they are not the ones last asked for. */
-TV_NODISCARD tv_status cuda_segments(tv_dev *dev, const tv_segment *segments, int n, const tv_segment **out, tv_err *err);
+TV_NODISCARD tv_status cuda_segments(tv_dev *dev, const tv_segment *segments, int n, const tv_segment **out,
+                                     tv_err *err);
 
 /* One launcher an operation, in the file of its name: argument checks, limits of the kernel, launch on dev->stream. */
 tv_status cuda_embed(tv_dev *dev, const tv_embed_args *a, tv_err *err);
 tv_status cuda_rmsnorm(tv_dev *dev, const tv_rmsnorm_args *a, tv_err *err);
 tv_status cuda_linear(tv_dev *dev, const tv_linear_args *a, tv_err *err);
+/* y [count] f32 rounded to bf16 values, in place. */
+tv_status cuda_linear_round(tv_dev *dev, float *y, size_t count, tv_err *err);
+/* Height of the tiles for `copies` products of M rows and N outputs that run at once: the largest that keeps at least
+ * a third of the multiprocessors busy. Speed alone depends on it. */
+int cuda_gemm_rows(const tv_dev *dev, int64_t M, int64_t N, int64_t copies);
 tv_status cuda_rope(tv_dev *dev, const tv_rope_args *a, tv_err *err);
 tv_status cuda_swiglu(tv_dev *dev, const tv_swiglu_args *a, tv_err *err);
 tv_status cuda_moe_route(tv_dev *dev, const tv_moe_route_args *a, tv_err *err);
@@ -44,6 +55,11 @@ tv_status cuda_sample(tv_dev *dev, const tv_sample_args *a, tv_err *err);
 tv_status cuda_attn_math(tv_dev *dev, const tv_attn_args *a, tv_err *err);
 tv_status cuda_attn_eager(tv_dev *dev, const tv_attn_args *a, tv_err *err);
 tv_status cuda_attn_flash(tv_dev *dev, const tv_attn_args *a, tv_err *err);
+tv_status cuda_attn_cudnn(tv_dev *dev, const tv_attn_args *a, tv_err *err);
+int cuda_cudnn_supports(const tv_attn_limits *limits, const char **why);
+void cuda_cudnn_close(tv_dev *dev);
+/* The plans made so far, one a line; malloc'd. */
+char *cuda_cudnn_text(const tv_dev *dev);
 enum { CUDA_ATTN_MAX_HEAD = 256, CUDA_ATTN_HEAD_STEP = 16 }; /* head sizes of our attention kernels */
 
 #ifdef __cplusplus
