@@ -1,32 +1,34 @@
-/* logprobs: log-softmax of each row of logits [M,V] f32 after temperature, its top k, and the given token's value and rank.
+/* logprobs: log-softmax of each row of logits [M,V] f32 after temperature, its top k, and the given token's value and
+ * rank.
  *
  * Three kernels, because the sum of docs/numerics.md needs the row's maximum first; each works on blocks of 512 logits:
  *   max     grid (M, blocks / 8), 8 warps, a block each: suppressed ids to -inf, and the block's first in order
- *   sum     grid (M, blocks / (8 * per_warp)), 8 warps: the block's sum of exponentials, and its part of the token's rank
- *   select  grid (M), 512 threads: sums the blocks, chooses the top k, writes the results
- * The row is read twice, both times by as many blocks as it has parts, so that one row alone is spread over the card.
+ *   sum     grid (M, blocks / (8 * per_warp)), 8 warps: the block's sum of exponentials, and its part of the token's
+ * rank select  grid (M), 512 threads: sums the blocks, chooses the top k, writes the results The row is read twice,
+ * both times by as many blocks as it has parts, so that one row alone is spread over the card.
  *
- * Order is that of one key of a logit: its value, greater for greater, above the complement of its id. The k blocks whose first
- * keys are the largest hold the top k, and the least of those firsts (a k-th of something, so not above the k-th of all) bounds
- * them from below: select looks at k blocks and keeps little more than k keys. Where it keeps too many (rows in descending
- * order, rows of one value), it cuts them to the best k and raises the bound.
- * Scratch: per row and block a key, a sum and a count (16 bytes). Limits: k <= 128, V <= 2^20.
- * NUMERICS: bit-equal to the CPU device but where log_rounded is not (two of 2.3e8 sums). A block of 512 is a warp's: element i in
- * lane i % 32 = four chains of eight lanes. How blocks are given to warps changes nothing. */
+ * Order is that of one key of a logit: its value, greater for greater, above the complement of its id. The k blocks
+ * whose first keys are the largest hold the top k, and the least of those firsts (a k-th of something, so not above the
+ * k-th of all) bounds them from below: select looks at k blocks and keeps little more than k keys. Where it keeps too
+ * many (rows in descending order, rows of one value), it cuts them to the best k and raises the bound. Scratch: per row
+ * and block a key, a sum and a count (16 bytes). Limits: k <= 128, V <= 2^20. NUMERICS: bit-equal to the CPU device but
+ * where log_rounded is not (two of 2.3e8 sums). A block of 512 is a warp's: element i in lane i % 32 = four chains of
+ * eight lanes. How blocks are given to warps changes nothing. */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/numerics.h"
 
 enum {
-    BLOCK = 512,              /* logits of one partial sum: docs/numerics.md */
+    BLOCK = 512, /* logits of one partial sum: docs/numerics.md */
     TURNS = BLOCK / 32,
-    WARPS = 8,                /* of max and sum */
-    THREADS = BLOCK,          /* of select: a block at a time */
+    WARPS = 8,       /* of max and sum */
+    THREADS = BLOCK, /* of select: a block at a time */
     MAX_K = 128,
     MAX_BLOCKS = (1 << 20) / BLOCK,
-    KEPT = 2 * BLOCK,         /* keys that select holds */
-    AHEAD = 4                 /* blocks that select loads ahead */
+    KEPT = 2 * BLOCK, /* keys that select holds */
+    AHEAD = 4         /* blocks that select loads ahead */
 };
-#define KEY_BAD 0xffffffffffffffffull /* of a block with a NaN or +inf; 0 is that of a block without any probability */
+#define KEY_BAD 0xffffffffffffffffull /* of a block with a NaN or +inf; 0 is that of a block without any probability   \
+                                       */
 static const float GREEDY_BELOW = 1e-6f; /* temperatures that count as 0 */
 
 /* x > -inf, x < inf; -0 is +0 in the order. */
@@ -48,8 +50,8 @@ __device__ __forceinline__ uint64_t warp_max(uint64_t key) {
 }
 
 __global__ void __launch_bounds__(WARPS * 32)
-    logprobs_max_kernel(uint64_t *__restrict__ keys, float *logits, const int32_t *__restrict__ suppressed, int n_suppressed, int V,
-                        int n_blocks) {
+    logprobs_max_kernel(uint64_t *__restrict__ keys, float *logits, const int32_t *__restrict__ suppressed,
+                        int n_suppressed, int V, int n_blocks) {
     SIMT_SHARED(int, bad, [1]);
     const int lane = (int)threadIdx.x % 32, first = (int)blockIdx.y * WARPS * BLOCK;
     float *z = logits + (size_t)blockIdx.x * (size_t)V;
@@ -82,13 +84,13 @@ __global__ void __launch_bounds__(WARPS * 32)
     if (lane == 0) keys[(size_t)blockIdx.x * (size_t)n_blocks + (size_t)block] = key;
 }
 
-/* Both results of a row without or with only faulty logits are left as they are. count: the token's rank is wanted; sum: so are
- * sums (the temperature is not 0). UNIT: temperature 1. */
+/* Both results of a row without or with only faulty logits are left as they are. count: the token's rank is wanted;
+ * sum: so are sums (the temperature is not 0). UNIT: temperature 1. */
 template <bool UNIT>
 __global__ void __launch_bounds__(WARPS * 32)
     logprobs_sum_kernel(float *__restrict__ sums, int32_t *__restrict__ counts, const uint64_t *__restrict__ keys,
-                        const float *__restrict__ logits, const int32_t *__restrict__ token, int V, int n_blocks, int per_warp,
-                        float temperature, int with_sums) {
+                        const float *__restrict__ logits, const int32_t *__restrict__ token, int V, int n_blocks,
+                        int per_warp, float temperature, int with_sums) {
     SIMT_SHARED(uint64_t, largest, [WARPS]);
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const size_t row = blockIdx.x;
@@ -170,10 +172,12 @@ __device__ __forceinline__ float load_chosen(const float *z, const int *chosen, 
 }
 
 __global__ void __launch_bounds__(THREADS)
-    logprobs_select_kernel(int32_t *__restrict__ topk_ids, float *__restrict__ topk_logprobs, float *__restrict__ token_logprob,
-                           int32_t *__restrict__ token_rank, int32_t *__restrict__ bad, const uint64_t *__restrict__ keys,
-                           const float *__restrict__ sums, const int32_t *__restrict__ counts, const float *__restrict__ logits,
-                           const int32_t *__restrict__ token, int V, int n_blocks, int k, float temperature, int greedy) {
+    logprobs_select_kernel(int32_t *__restrict__ topk_ids, float *__restrict__ topk_logprobs,
+                           float *__restrict__ token_logprob, int32_t *__restrict__ token_rank,
+                           int32_t *__restrict__ bad, const uint64_t *__restrict__ keys, const float *__restrict__ sums,
+                           const int32_t *__restrict__ counts, const float *__restrict__ logits,
+                           const int32_t *__restrict__ token, int V, int n_blocks, int k, float temperature,
+                           int greedy) {
     SIMT_DYN_SHARED(memory);
     SIMT_SHARED(uint64_t, kept, [KEPT]);
     SIMT_SHARED(uint64_t, bound, [1]); /* what a key must reach to be kept; above those of logits without probability */
@@ -183,7 +187,7 @@ __global__ void __launch_bounds__(THREADS)
     SIMT_SHARED(int, rank, [1]);
     SIMT_SHARED(int, fault, [1]);
     SIMT_SHARED(float, log_sum, [1]);
-    uint64_t *firsts = (uint64_t *)memory;  /* [n_blocks] */
+    uint64_t *firsts = (uint64_t *)memory;     /* [n_blocks] */
     float *sum = (float *)(firsts + n_blocks); /* [n_blocks] */
     const int tid = (int)threadIdx.x, lane = tid % 32;
     const size_t row = blockIdx.x;
@@ -252,7 +256,8 @@ __global__ void __launch_bounds__(THREADS)
     const float max = good ? value_of(kept[0]) : 0.0f;
     if (tid < k) {
         float value = -INFINITY;
-        if (tid < n_kept[0]) value = greedy ? (tid ? -INFINITY : 0.0f) : (value_of(kept[tid]) - max) / temperature - log_sum[0];
+        if (tid < n_kept[0])
+            value = greedy ? (tid ? -INFINITY : 0.0f) : (value_of(kept[tid]) - max) / temperature - log_sum[0];
         topk_logprobs[tid] = value;
         topk_ids[tid] = value == -INFINITY ? -1 : id_of(kept[tid]);
     }
@@ -260,7 +265,8 @@ __global__ void __launch_bounds__(THREADS)
         bad[row] = !good;
         if (token) {
             float value = -INFINITY;
-            if (good && with_token) value = greedy ? (rank[0] ? -INFINITY : 0.0f) : (z[t] - max) / temperature - log_sum[0];
+            if (good && with_token)
+                value = greedy ? (rank[0] ? -INFINITY : 0.0f) : (z[t] - max) / temperature - log_sum[0];
             token_logprob[row] = value;
             token_rank[row] = good && with_token ? rank[0] : -1;
         }
@@ -275,15 +281,16 @@ extern "C" tv_status cuda_logprobs(tv_dev *dev, const tv_logprobs_args *a, tv_er
     const int n_blocks = (a->V + BLOCK - 1) / BLOCK, greedy = a->temperature < GREEDY_BELOW;
     const size_t cells = (size_t)a->M * (size_t)n_blocks;
     void *scratch;
-    TV_TRY(cuda_scratch(dev, CUDA_SCRATCH_LOGPROBS, cells * (sizeof(uint64_t) + sizeof(float) + sizeof(int32_t)), &scratch, err));
-    uint64_t *keys = (uint64_t *)scratch;       /* [M,n_blocks] */
-    float *sums = (float *)(keys + cells);      /* [M,n_blocks] */
+    TV_TRY(cuda_scratch(dev, CUDA_SCRATCH_LOGPROBS, cells * (sizeof(uint64_t) + sizeof(float) + sizeof(int32_t)),
+                        &scratch, err));
+    uint64_t *keys = (uint64_t *)scratch;        /* [M,n_blocks] */
+    float *sums = (float *)(keys + cells);       /* [M,n_blocks] */
     int32_t *counts = (int32_t *)(sums + cells); /* [M,n_blocks] */
     cudaStream_t stream = (cudaStream_t)dev->stream;
 
     const unsigned M = (unsigned)a->M;
-    SIMT_LAUNCH(logprobs_max_kernel, dim3(M, (unsigned)((n_blocks + WARPS - 1) / WARPS)), WARPS * 32, 0, stream, keys, a->logits,
-                a->suppressed, a->n_suppressed, a->V, n_blocks);
+    SIMT_LAUNCH(logprobs_max_kernel, dim3(M, (unsigned)((n_blocks + WARPS - 1) / WARPS)), WARPS * 32, 0, stream, keys,
+                a->logits, a->suppressed, a->n_suppressed, a->V, n_blocks);
     TV_TRY(cuda_rt_launched("logprobs (max)", err));
     if (!greedy || a->token) {
         /* Each block of threads looks up the maximum first: enough work after it, once there are enough blocks. */
@@ -291,15 +298,16 @@ extern "C" tv_status cuda_logprobs(tv_dev *dev, const tv_logprobs_args *a, tv_er
         const int per_warp = many < 1 ? 1 : many > 8 ? 8 : (int)many;
         const dim3 grid(M, (unsigned)((n_blocks + WARPS * per_warp - 1) / (WARPS * per_warp)));
         if (a->temperature == 1)
-            SIMT_LAUNCH((logprobs_sum_kernel<true>), grid, WARPS * 32, 0, stream, sums, counts, keys, a->logits, a->token, a->V,
-                        n_blocks, per_warp, a->temperature, !greedy);
+            SIMT_LAUNCH((logprobs_sum_kernel<true>), grid, WARPS * 32, 0, stream, sums, counts, keys, a->logits,
+                        a->token, a->V, n_blocks, per_warp, a->temperature, !greedy);
         else
-            SIMT_LAUNCH((logprobs_sum_kernel<false>), grid, WARPS * 32, 0, stream, sums, counts, keys, a->logits, a->token, a->V,
-                        n_blocks, per_warp, a->temperature, !greedy);
+            SIMT_LAUNCH((logprobs_sum_kernel<false>), grid, WARPS * 32, 0, stream, sums, counts, keys, a->logits,
+                        a->token, a->V, n_blocks, per_warp, a->temperature, !greedy);
         TV_TRY(cuda_rt_launched("logprobs (sum)", err));
     }
     const size_t smem = (size_t)n_blocks * (sizeof(uint64_t) + sizeof(float));
-    SIMT_LAUNCH(logprobs_select_kernel, M, THREADS, smem, stream, a->topk_ids, a->topk_logprobs, a->token_logprob, a->token_rank,
-                a->bad, keys, sums, counts, a->logits, a->token, a->V, n_blocks, a->k, a->temperature, greedy);
+    SIMT_LAUNCH(logprobs_select_kernel, M, THREADS, smem, stream, a->topk_ids, a->topk_logprobs, a->token_logprob,
+                a->token_rank, a->bad, keys, sums, counts, a->logits, a->token, a->V, n_blocks, a->k, a->temperature,
+                greedy);
     return cuda_rt_launched("logprobs (select)", err);
 }

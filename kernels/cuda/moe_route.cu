@@ -1,18 +1,18 @@
-/* moe_route: softmax of each row of router logits [M,E] over all experts, the `used` largest probabilities (lowest index on ties)
- * or the given experts, divided by their sum when norm, rounded to bf16.
+/* moe_route: softmax of each row of router logits [M,E] over all experts, the `used` largest probabilities (lowest
+ * index on ties) or the given experts, divided by their sum when norm, rounded to bf16.
  *
  * grid (ceil(M / 4)), block 4 warps, one row a warp. Shared memory: E + used f32 a warp.
- * Sums run in ascending order of experts (softmax) and descending of probabilities (norm), in every lane alike. Each round the
- * lanes' best are compared; only the lane that gave one looks for its next.
- * NUMERICS: bit-equal to the CPU device, the exponential of f64 rounded to f32 included (exp_rounded). */
+ * Sums run in ascending order of experts (softmax) and descending of probabilities (norm), in every lane alike. Each
+ * round the lanes' best are compared; only the lane that gave one looks for its next. NUMERICS: bit-equal to the CPU
+ * device, the exponential of f64 rounded to f32 included (exp_rounded). */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/numerics.h"
 
 enum { ROUTE_WARPS = 4, ROUTE_MAX_EXPERTS = 1024 };
 
-/* The largest of p [E] f32 among experts lane, lane + 32, ..: its bits above the complement of its index, so that the greater
- * of two is the larger probability, or the lower index. NaN counts as 0 (then all are NaN). 0 where none is left: taken
- * probabilities are negative. */
+/* The largest of p [E] f32 among experts lane, lane + 32, ..: its bits above the complement of its index, so that the
+ * greater of two is the larger probability, or the lower index. NaN counts as 0 (then all are NaN). 0 where none is
+ * left: taken probabilities are negative. */
 __device__ __forceinline__ uint64_t best_of_lane(const float *p, int E, int lane) {
     uint64_t best = 0;
     for (int e = lane; e < E; e += 32) {
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(ROUTE_WARPS * 32)
     SIMT_DYN_SHARED(memory);
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int m = (int)blockIdx.x * ROUTE_WARPS + warp;
-    if (m >= M) return; /* whole warps; the block has no barrier */
+    if (m >= M) return;                                              /* whole warps; the block has no barrier */
     float *p = (float *)memory + warp * (E + used), *chosen = p + E; /* [E], [used] f32 */
     logits += (size_t)m * (size_t)E;
     ids += (size_t)m * (size_t)used, weights += (size_t)m * (size_t)used;

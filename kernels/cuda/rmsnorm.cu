@@ -1,10 +1,11 @@
-/* rmsnorm: out [M,D] = r(r(x / sqrt(mean x^2 + eps)) * weight) over rows of x (all, or those of `rows`), after x = r(x + delta).
+/* rmsnorm: out [M,D] = r(r(x / sqrt(mean x^2 + eps)) * weight) over rows of x (all, or those of `rows`), after x = r(x
+ * + delta).
  *
  * grid (M), block: a thread for 8 values, 32 .. 512 threads. Shared memory: up to CHUNK values of the row (16 KiB).
- * The sum of squares is that of the CPU device: four chains of eight lanes are the 32 lanes of the first warp, which reads the
- * row from shared memory, where all threads have put it. A chain of D / 32 dependent fmaf (0.1 us at D = 1024, 0.4 us at 5120)
- * is what that costs beside a tree over all threads.
- * NUMERICS: bit-equal to the CPU device; a row depends on nothing but itself. */
+ * The sum of squares is that of the CPU device: four chains of eight lanes are the 32 lanes of the first warp, which
+ * reads the row from shared memory, where all threads have put it. A chain of D / 32 dependent fmaf (0.1 us at D =
+ * 1024, 0.4 us at 5120) is what that costs beside a tree over all threads. NUMERICS: bit-equal to the CPU device; a row
+ * depends on nothing but itself. */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/numerics.h"
 
@@ -14,14 +15,15 @@ __device__ __forceinline__ uint32_t add_pair(uint32_t x, uint32_t y) {
     return bf16_pack(bf16_lo(x) + bf16_lo(y), bf16_hi(x) + bf16_hi(y));
 }
 __device__ __forceinline__ uint32_t norm_pair(uint32_t x, float scale, uint32_t weight) {
-    return bf16_pack(bf16_round(bf16_lo(x) * scale) * bf16_lo(weight), bf16_round(bf16_hi(x) * scale) * bf16_hi(weight));
+    return bf16_pack(bf16_round(bf16_lo(x) * scale) * bf16_lo(weight),
+                     bf16_round(bf16_hi(x) * scale) * bf16_hi(weight));
 }
 
 /* WIDE: 8 values a thread and turn, by 16-byte loads; else one by one. */
 template <bool WIDE>
 __global__ void __launch_bounds__(RMSNORM_THREADS)
-    rmsnorm_kernel(uint16_t *x, const uint16_t *delta, const uint16_t *__restrict__ weight, const int32_t *__restrict__ rows,
-                   uint16_t *out, int D, float eps) {
+    rmsnorm_kernel(uint16_t *x, const uint16_t *delta, const uint16_t *__restrict__ weight,
+                   const int32_t *__restrict__ rows, uint16_t *out, int D, float eps) {
     SIMT_DYN_SHARED(memory);
     SIMT_SHARED(float, scale, [1]);
     uint16_t *row = (uint16_t *)memory; /* [min(D, CHUNK)] bf16 */
@@ -86,15 +88,16 @@ __global__ void __launch_bounds__(RMSNORM_THREADS)
 
 extern "C" tv_status cuda_rmsnorm(tv_dev *dev, const tv_rmsnorm_args *a, tv_err *err) {
     TV_TRY(tv_check_rmsnorm(a, err));
-    const bool wide = a->D % 8 == 0 && ((uintptr_t)a->x | (uintptr_t)a->delta | (uintptr_t)a->weight | (uintptr_t)a->out) % 16 == 0;
+    const bool wide =
+        a->D % 8 == 0 && ((uintptr_t)a->x | (uintptr_t)a->delta | (uintptr_t)a->weight | (uintptr_t)a->out) % 16 == 0;
     const int units = wide ? a->D / 8 : a->D;
     const int threads = units < RMSNORM_THREADS ? (units + 31) / 32 * 32 : RMSNORM_THREADS;
     const size_t smem = sizeof(uint16_t) * (size_t)(a->D < RMSNORM_CHUNK ? a->D : RMSNORM_CHUNK);
     if (wide)
-        SIMT_LAUNCH((rmsnorm_kernel<true>), (unsigned)a->M, (unsigned)threads, smem, (cudaStream_t)dev->stream, a->x, a->delta,
-                    a->weight, a->rows, a->out, a->D, a->eps);
+        SIMT_LAUNCH((rmsnorm_kernel<true>), (unsigned)a->M, (unsigned)threads, smem, (cudaStream_t)dev->stream, a->x,
+                    a->delta, a->weight, a->rows, a->out, a->D, a->eps);
     else
-        SIMT_LAUNCH((rmsnorm_kernel<false>), (unsigned)a->M, (unsigned)threads, smem, (cudaStream_t)dev->stream, a->x, a->delta,
-                    a->weight, a->rows, a->out, a->D, a->eps);
+        SIMT_LAUNCH((rmsnorm_kernel<false>), (unsigned)a->M, (unsigned)threads, smem, (cudaStream_t)dev->stream, a->x,
+                    a->delta, a->weight, a->rows, a->out, a->D, a->eps);
     return cuda_rt_launched("rmsnorm", err);
 }

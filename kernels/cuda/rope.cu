@@ -1,9 +1,9 @@
-/* rope: from each row of qkv [M,(H+2G)*HS]: q and k heads normalised (where there are weights) and turned by their position, q to
- * q [M,H,HS], k and v to the cache at (slot, head, position).
+/* rope: from each row of qkv [M,(H+2G)*HS]: q and k heads normalised (where there are weights) and turned by their
+ * position, q to q [M,H,HS], k and v to the cache at (slot, head, position).
  *
- * grid (M, blocks of heads), block 8 warps, one head a warp. Shared memory: a head of HS <= 256 f32 a warp (8 KiB), so that the
- * pairs (i, i + HS/2) need not lie in one lane. A block finds the segment of its row by itself: the row's own place in the list
- * first (it is there when each segment has one row, or there is one segment), else all threads look.
+ * grid (M, blocks of heads), block 8 warps, one head a warp. Shared memory: a head of HS <= 256 f32 a warp (8 KiB), so
+ * that the pairs (i, i + HS/2) need not lie in one lane. A block finds the segment of its row by itself: the row's own
+ * place in the list first (it is there when each segment has one row, or there is one segment), else all threads look.
  * The sum of squares has element i in lane i % 32: the CPU device's four chains of eight lanes.
  * NUMERICS: bit-equal to the CPU device. */
 #include "kernels/cuda/device.h"
@@ -13,9 +13,10 @@ enum { ROPE_WARPS = 8, ROPE_MAX_HEAD = CUDA_ATTN_MAX_HEAD };
 
 __global__ void __launch_bounds__(ROPE_WARPS * 32)
     rope_kernel(uint16_t *__restrict__ q, uint16_t *__restrict__ cache_k, uint16_t *__restrict__ cache_v,
-                const uint16_t *__restrict__ qkv, const uint16_t *__restrict__ q_weight, const uint16_t *__restrict__ k_weight,
-                const uint16_t *__restrict__ cos, const uint16_t *__restrict__ sin, const tv_segment *__restrict__ segments,
-                int n_segments, int H, int G, int S, int HS, float eps) {
+                const uint16_t *__restrict__ qkv, const uint16_t *__restrict__ q_weight,
+                const uint16_t *__restrict__ k_weight, const uint16_t *__restrict__ cos,
+                const uint16_t *__restrict__ sin, const tv_segment *__restrict__ segments, int n_segments, int H, int G,
+                int S, int HS, float eps) {
     SIMT_SHARED(int, mine, [1]);
     SIMT_SHARED(float, heads, [ROPE_WARPS][ROPE_MAX_HEAD]);
     const int row = (int)blockIdx.x, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -66,7 +67,8 @@ extern "C" tv_status cuda_rope(tv_dev *dev, const tv_rope_args *a, tv_err *err) 
     const tv_segment *segments;
     TV_TRY(cuda_segments(dev, a->segments, a->n_segments, &segments, err));
     const dim3 grid((unsigned)a->M, (unsigned)((a->H + 2 * a->kv.G + ROPE_WARPS - 1) / ROPE_WARPS));
-    SIMT_LAUNCH(rope_kernel, grid, ROPE_WARPS * 32, 0, (cudaStream_t)dev->stream, a->q, a->kv.k, a->kv.v, a->qkv, a->q_weight,
-                a->k_weight, a->cos, a->sin, segments, a->n_segments, a->H, a->kv.G, a->kv.S, a->kv.HS, a->eps);
+    SIMT_LAUNCH(rope_kernel, grid, ROPE_WARPS * 32, 0, (cudaStream_t)dev->stream, a->q, a->kv.k, a->kv.v, a->qkv,
+                a->q_weight, a->k_weight, a->cos, a->sin, segments, a->n_segments, a->H, a->kv.G, a->kv.S, a->kv.HS,
+                a->eps);
     return cuda_rt_launched("rope", err);
 }

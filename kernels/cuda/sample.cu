@@ -1,9 +1,10 @@
-/* sample: from each record's first top_k log-probabilities [M,k], descending, the first j with u * total < p_0 + .. + p_j and
- * p_j > 0, where p_j = exp(lp_j - lp_0); the last j with p_j > 0 should rounding leave none; -1 for a record without any.
+/* sample: from each record's first top_k log-probabilities [M,k], descending, the first j with u * total < p_0 + .. +
+ * p_j and p_j > 0, where p_j = exp(lp_j - lp_0); the last j with p_j > 0 should rounding leave none; -1 for a record
+ * without any.
  *
- * grid (ceil(M / 4)), block 4 warps, one record a warp. The lanes compute 32 exponentials at a time; the sums run over them in
- * ascending j in every lane alike. u is a function of (seed, trajectory, position) alone.
- * NUMERICS: bit-equal to the CPU device. */
+ * grid (ceil(M / 4)), block 4 warps, one record a warp. The lanes compute 32 exponentials at a time; the sums run over
+ * them in ascending j in every lane alike. u is a function of (seed, trajectory, position) alone. NUMERICS: bit-equal
+ * to the CPU device. */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/numerics.h"
 #include "kernels/philox.h"
@@ -43,7 +44,7 @@ __global__ void __launch_bounds__(SAMPLE_WARPS * 32)
 extern "C" tv_status cuda_sample(tv_dev *dev, const tv_sample_args *a, tv_err *err) {
     TV_TRY(tv_check_sample(a, err));
     SIMT_LAUNCH(sample_kernel, (unsigned)((a->M + SAMPLE_WARPS - 1) / SAMPLE_WARPS), SAMPLE_WARPS * 32, 0,
-                (cudaStream_t)dev->stream, a->token, a->topk_ids, a->topk_logprobs, a->trajectory, a->position, a->M, a->k,
-                a->top_k, a->seed);
+                (cudaStream_t)dev->stream, a->token, a->topk_ids, a->topk_logprobs, a->trajectory, a->position, a->M,
+                a->k, a->top_k, a->seed);
     return cuda_rt_launched("sample", err);
 }

@@ -35,12 +35,15 @@ extern "C" tv_status cuda_swiglu(tv_dev *dev, const tv_swiglu_args *a, tv_err *e
     const bool wide = a->F % 8 == 0 && ((uintptr_t)a->gate_up | (uintptr_t)a->out) % 16 == 0;
     const int per_block = SWIGLU_THREADS * (wide ? 8 : 1), blocks = (a->F + per_block - 1) / per_block;
     if (blocks > 65535)
-        return TV_FAIL(err, TV_EUNSUPPORTED, "swiglu: F=%d must be at most %d, or a multiple of 8 at 16-byte aligned addresses",
-                       a->F, 65535 * per_block);
+        return TV_FAIL(err, TV_EUNSUPPORTED,
+                       "swiglu: F=%d must be at most %d, or a multiple of 8 at 16-byte aligned addresses", a->F,
+                       65535 * per_block);
     const dim3 grid((unsigned)a->M, (unsigned)blocks);
     if (wide)
-        SIMT_LAUNCH((swiglu_kernel<true>), grid, SWIGLU_THREADS, 0, (cudaStream_t)dev->stream, a->out, a->gate_up, a->F);
+        SIMT_LAUNCH((swiglu_kernel<true>), grid, SWIGLU_THREADS, 0, (cudaStream_t)dev->stream, a->out, a->gate_up,
+                    a->F);
     else
-        SIMT_LAUNCH((swiglu_kernel<false>), grid, SWIGLU_THREADS, 0, (cudaStream_t)dev->stream, a->out, a->gate_up, a->F);
+        SIMT_LAUNCH((swiglu_kernel<false>), grid, SWIGLU_THREADS, 0, (cudaStream_t)dev->stream, a->out, a->gate_up,
+                    a->F);
     return cuda_rt_launched("swiglu", err);
 }
