@@ -181,4 +181,10 @@ const tv_ops tv_ops_cuda = {.name = "cuda",
                             .matrix_load = matrix_load,
                             .matrix_free = matrix_free,
                             .embed = cuda_embed,
-                            .linear = cuda_linear};
+                            .rmsnorm = cuda_rmsnorm,
+                            .linear = cuda_linear,
+                            .rope = cuda_rope,
+                            .swiglu = cuda_swiglu,
+                            .moe_route = cuda_moe_route,
+                            .logprobs = cuda_logprobs,
+                            .sample = cuda_sample};
