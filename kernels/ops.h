@@ -62,6 +62,7 @@ typedef struct {
     int y_f32;           /* logits: keep f32 ... */
     int round_bf16;      /* ... rounded to bf16 values (--logits bf16) */
     tv_linear_plan plan;
+    int fixed;           /* 1 under --reduction fixed: a library's kernel is pinned too, whatever M */
 } tv_linear_args;
 
 /* q/k norm (Qwen3), rope, and append to the cache, from the fused projection's output. */

@@ -150,4 +150,5 @@ const tv_ops tv_ops_cuda = {.name = "cuda",
                             .sync = sync,
                             .matrix_load = matrix_load,
                             .matrix_free = matrix_free,
-                            .embed = cuda_embed};
+                            .embed = cuda_embed,
+                            .linear = cuda_linear};

@@ -21,6 +21,9 @@ struct tv_dev {
     /* The segments of the step last seen, on the host as they were and on the card. */
     tv_segment *segments_host, *segments;
     int n_segments, max_segments;
+    /* cuBLASLt's product (linear_cublaslt.c), which sets *done where it took it; NULL: linear.cu does all. */
+    tv_status (*library_linear)(tv_dev *dev, const tv_linear_args *a, int *done, tv_err *err);
+    int gemm_rows; /* height of the tiles of our own products: 16, 64, 128; 0: by sizes */
     char description[160];
 };
 
@@ -34,6 +37,11 @@ TV_NODISCARD tv_status cuda_segments(tv_dev *dev, const tv_segment *segments, in
 tv_status cuda_embed(tv_dev *dev, const tv_embed_args *a, tv_err *err);
 tv_status cuda_rmsnorm(tv_dev *dev, const tv_rmsnorm_args *a, tv_err *err);
 tv_status cuda_linear(tv_dev *dev, const tv_linear_args *a, tv_err *err);
+/* y [count] f32 rounded to bf16 values, in place. */
+tv_status cuda_linear_round(tv_dev *dev, float *y, size_t count, tv_err *err);
+/* Height of the tiles for `copies` products of M rows and N outputs that run at once: the largest that keeps at least
+ * a third of the multiprocessors busy. Speed alone depends on it. */
+int cuda_gemm_rows(const tv_dev *dev, int64_t M, int64_t N, int64_t copies);
 tv_status cuda_rope(tv_dev *dev, const tv_rope_args *a, tv_err *err);
 tv_status cuda_swiglu(tv_dev *dev, const tv_swiglu_args *a, tv_err *err);
 tv_status cuda_moe_route(tv_dev *dev, const tv_moe_route_args *a, tv_err *err);

@@ -65,9 +65,29 @@ void rig_get(tv_dev *dev, void *host, const void *p) {
     free(image);
 }
 
+void rig_drop(tv_dev *dev, void *p) {
+    int i = 0;
+    while (i < n_blocks && blocks[i].base + GUARD != p) i++;
+    TV_ASSERT(i < n_blocks);
+    tv_ops_cuda.free(dev, blocks[i].base, blocks[i].bytes + 2 * GUARD);
+    blocks[i] = blocks[--n_blocks];
+}
+
 tv_bf16 *rig_normals(uint64_t seed, size_t n, double scale) {
     tv_rng rng = {seed};
     tv_bf16 *p = tv_xmalloc((n ? n : 1) * sizeof *p);
     for (size_t i = 0; i < n; i++) p[i] = tv_bf16_from_f32((float)(scale * tv_rng_normal(&rng)));
     return p;
 }
+
+/* The emulator's (runtime_simt.cpp); absent where the device is a card. */
+__attribute__((weak)) void simt_schedule(int i);
+__attribute__((weak)) uint64_t simt_bank_conflicts(void);
+
+int rig_schedules(void) { return simt_schedule ? 4 : 1; }
+
+void rig_schedule(int i) {
+    if (simt_schedule) simt_schedule(i);
+}
+
+uint64_t rig_bank_conflicts(void) { return simt_bank_conflicts ? simt_bank_conflicts() : 0; }

@@ -12,7 +12,14 @@ void rig_close(tv_dev *dev);
 void *rig_put(tv_dev *dev, const void *host, size_t bytes);
 /* The content of what rig_put returned, into host; checks that the guards still stand. */
 void rig_get(tv_dev *dev, void *host, const void *p);
+/* Frees what rig_put returned, before rig_close would. */
+void rig_drop(tv_dev *dev, void *p);
 /* bf16 values of normal distribution, malloc'd. */
 tv_bf16 *rig_normals(uint64_t seed, size_t n, double scale);
+/* Schedules of blocks and threads there are (1 on a card), and the choice of one until the next. */
+int rig_schedules(void);
+void rig_schedule(int i);
+/* Bank conflicts of ldmatrix since the program began; 0 on a card. */
+uint64_t rig_bank_conflicts(void);
 
 #endif

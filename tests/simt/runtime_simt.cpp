@@ -52,4 +52,11 @@ tv_status cuda_rt_launched(const char *kernel, tv_err *err) {
     (void)kernel, (void)err;
     return TV_OK;
 }
+
+// For tests (rig.c). Order in which blocks and threads run: forward, reverse, two random ones.
+void simt_schedule(int i) {
+    simt::g.order = i == 0 ? simt::FORWARD : i == 1 ? simt::REVERSE : simt::RANDOM;
+    simt::g.seed = i == 2 ? 1 : 2654435761u;
+}
+uint64_t simt_bank_conflicts(void) { return simt::g.stats.ldsm_conflicts; }
 }
