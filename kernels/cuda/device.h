@@ -24,6 +24,7 @@ struct tv_dev {
     /* cuBLASLt's product (linear_cublaslt.c), which sets *done where it took it; NULL: linear.cu does all. */
     tv_status (*library_linear)(tv_dev *dev, const tv_linear_args *a, int *done, tv_err *err);
     int gemm_rows; /* height of the tiles of our own products: 16, 64, 128; 0: by sizes */
+    size_t flash_scratch; /* most bytes of partial results in one launch of flash, where a segment needs no more; 0: 64 MiB */
     char description[160];
 };
 
@@ -52,7 +53,13 @@ tv_status cuda_sample(tv_dev *dev, const tv_sample_args *a, tv_err *err);
 tv_status cuda_attn_math(tv_dev *dev, const tv_attn_args *a, tv_err *err);
 tv_status cuda_attn_eager(tv_dev *dev, const tv_attn_args *a, tv_err *err);
 tv_status cuda_attn_flash(tv_dev *dev, const tv_attn_args *a, tv_err *err);
-enum { CUDA_ATTN_MAX_HEAD = 256, CUDA_ATTN_HEAD_STEP = 16 }; /* head sizes of our attention kernels */
+enum { CUDA_ATTN_MAX_HEAD = 256, CUDA_ATTN_HEAD_STEP = 8 }; /* head sizes of our attention kernels */
+enum { CUDA_ATTN_KEY_STEP = 16, CUDA_ATTN_MAX_KEY_TILE = 64 }; /* tiles of keys that flash can be planned with */
+/* Head size and alignment, after tv_check_attn. */
+TV_NODISCARD tv_status cuda_attn_check(const tv_attn_args *a, tv_err *err);
+/* Scratch that flash keeps for a cache of this shape, however its plans and lengths change; a single row with so many
+ * splits that its own need is larger makes it grow. */
+size_t cuda_attn_flash_scratch_bytes(const tv_dev *dev, const tv_kv_layer *kv, int H);
 
 #ifdef __cplusplus
 }
