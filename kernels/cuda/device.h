@@ -33,6 +33,7 @@ struct tv_dev {
     void *stage[2];
     cuda_rt_event *stage_read[2]; /* recorded behind the last copy from it */
     int stage_next;
+    size_t flash_scratch; /* most bytes of partial results in one launch of flash, where a segment needs no more; 0: 64 MiB */
     char description[160];
 };
 
@@ -67,7 +68,13 @@ int cuda_cudnn_supports(const tv_attn_limits *limits, const char **why);
 void cuda_cudnn_close(tv_dev *dev);
 /* The plans made so far, one a line; malloc'd. */
 char *cuda_cudnn_text(const tv_dev *dev);
-enum { CUDA_ATTN_MAX_HEAD = 256, CUDA_ATTN_HEAD_STEP = 16 }; /* head sizes of our attention kernels */
+enum { CUDA_ATTN_MAX_HEAD = 256, CUDA_ATTN_HEAD_STEP = 8 }; /* head sizes of our attention kernels */
+enum { CUDA_ATTN_KEY_STEP = 16, CUDA_ATTN_MAX_KEY_TILE = 64 }; /* tiles of keys that flash can be planned with */
+/* Head size and alignment, after tv_check_attn. */
+TV_NODISCARD tv_status cuda_attn_check(const tv_attn_args *a, tv_err *err);
+/* Scratch that flash keeps for a cache of this shape, however its plans and lengths change; a single row with so many
+ * splits that its own need is larger makes it grow. */
+size_t cuda_attn_flash_scratch_bytes(const tv_dev *dev, const tv_kv_layer *kv, int H);
 
 #ifdef __cplusplus
 }
