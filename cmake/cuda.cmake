@@ -7,7 +7,7 @@ file(GLOB cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
 # The device as tests run it: each .cu compiled by the C++ compiler through tests/simt/simt.h.
 set_source_files_properties(${cuda_kernels} PROPERTIES LANGUAGE CXX)
 add_library(tv_cuda_simt STATIC ${cuda_kernels} kernels/cuda/device.c kernels/cuda/attention_cudnn.c
-            tests/simt/runtime_simt.cpp tests/simt/cudnn_simt.cpp)
+            kernels/cuda/linear_cublaslt_absent.c tests/simt/runtime_simt.cpp tests/simt/cudnn_simt.cpp)
 target_compile_options(tv_cuda_simt PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-x c++ -Wno-unknown-pragmas>)
 target_link_libraries(tv_cuda_simt PUBLIC tv_kernels tv_base)
 

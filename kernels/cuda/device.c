@@ -13,6 +13,7 @@ static tv_status dev_open(const tv_dev_options *options, tv_dev **out, tv_err *e
     tv_dev *dev = tv_xcalloc(1, sizeof *dev);
     tv_status s = cuda_rt_open(options->gpu, &dev->info, err);
     if (s == TV_OK) s = cuda_rt_stream_open(&dev->stream, err);
+    if (s == TV_OK && (s = cuda_lt_open(dev, err)) != TV_OK) cuda_rt_stream_close(dev->stream);
     if (s != TV_OK) {
         free(dev);
         return s;
@@ -26,6 +27,8 @@ static tv_status dev_open(const tv_dev_options *options, tv_dev **out, tv_err *e
 static void dev_close(tv_dev *dev) {
     if (!dev) return;
     cuda_cudnn_close(dev);
+    cuda_moe_close(dev);
+    cuda_lt_close(dev);
     cuda_rt_stream_close(dev->stream);
     for (int i = 0; i < CUDA_N_SCRATCH; i++) cuda_rt_free(dev->scratch[i]);
     cuda_rt_free(dev->segments);
@@ -152,11 +155,13 @@ const tv_ops tv_ops_cuda = {.name = "cuda",
                             .sync = sync,
                             .matrix_load = matrix_load,
                             .matrix_free = matrix_free,
+                            .moe_scratch_bytes = cuda_moe_scratch_bytes,
                             .embed = cuda_embed,
                             .rmsnorm = cuda_rmsnorm,
                             .linear = cuda_linear,
                             .rope = cuda_rope,
                             .swiglu = cuda_swiglu,
                             .moe_route = cuda_moe_route,
+                            .moe = cuda_moe,
                             .logprobs = cuda_logprobs,
                             .sample = cuda_sample};

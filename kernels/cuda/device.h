@@ -25,7 +25,11 @@ struct tv_dev {
     struct cuda_cudnn *cudnn; /* attention_cudnn.c: the library and its plans, from the first use on */
     /* cuBLASLt's product (linear_cublaslt.c), which sets *done where it took it; NULL: linear.cu does all. */
     tv_status (*library_linear)(tv_dev *dev, const tv_linear_args *a, int *done, tv_err *err);
+    struct cuda_lt *lt;  /* NULL: lt_absent says why */
+    char lt_absent[128];
     int gemm_rows; /* height of the tiles of our own products: 16, 64, 128; 0: by sizes */
+    struct cuda_experts *experts; /* moe.cu: where each layer's expert matrices lie, on the card */
+    int n_experts;
     char description[160];
 };
 
@@ -42,6 +46,12 @@ tv_status cuda_rmsnorm(tv_dev *dev, const tv_rmsnorm_args *a, tv_err *err);
 tv_status cuda_linear(tv_dev *dev, const tv_linear_args *a, tv_err *err);
 /* y [count] f32 rounded to bf16 values, in place. */
 tv_status cuda_linear_round(tv_dev *dev, float *y, size_t count, tv_err *err);
+/* cuBLASLt for dev (linear_cublaslt.c): sets library_linear; where the library is not there or does not start, says so in
+ * lt_absent. */
+tv_status cuda_lt_open(tv_dev *dev, tv_err *err);
+void cuda_lt_close(tv_dev *dev);
+/* What computes each product seen so far, one a line; malloc'd. */
+char *cuda_lt_text(const tv_dev *dev);
 /* Height of the tiles for `copies` products of M rows and N outputs that run at once: the largest that keeps at least
  * a third of the multiprocessors busy. Speed alone depends on it. */
 int cuda_gemm_rows(const tv_dev *dev, int64_t M, int64_t N, int64_t copies);
@@ -50,6 +60,7 @@ tv_status cuda_swiglu(tv_dev *dev, const tv_swiglu_args *a, tv_err *err);
 tv_status cuda_moe_route(tv_dev *dev, const tv_moe_route_args *a, tv_err *err);
 tv_status cuda_moe(tv_dev *dev, const tv_moe_args *a, tv_err *err);
 size_t cuda_moe_scratch_bytes(int M, int D, int F, int used);
+void cuda_moe_close(tv_dev *dev); /* frees dev->experts */
 tv_status cuda_logprobs(tv_dev *dev, const tv_logprobs_args *a, tv_err *err);
 tv_status cuda_sample(tv_dev *dev, const tv_sample_args *a, tv_err *err);
 tv_status cuda_attn_math(tv_dev *dev, const tv_attn_args *a, tv_err *err);
