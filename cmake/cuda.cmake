@@ -15,7 +15,7 @@ set(CMAKE_CXX_STANDARD 17)
 file(GLOB cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
 # What is C: host code that both devices have, and what only the card's has.
 file(GLOB cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.c)
-list(FILTER cuda_host EXCLUDE REGEX "/(runtime_cuda|cudnn_graph|cudnn_graph_absent|linear_cublaslt)\\.c$")
+list(FILTER cuda_host EXCLUDE REGEX "/(runtime_cuda|cudnn_graph|cudnn_graph_absent|linear_cublaslt|linear_cublaslt_absent)\\.c$")
 file(GLOB simt_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/simt/test_*.c)
 
 # The two files that list devices and backends, with the CUDA ones in them. An executable that links these objects takes
@@ -27,7 +27,8 @@ target_link_libraries(tv_cuda_lists PUBLIC tv_engine)
 # ---- emulated: each .cu through tests/simt/simt.h ----
 
 set_source_files_properties(${cuda_kernels} PROPERTIES LANGUAGE CXX)
-add_library(tv_cuda_simt STATIC ${cuda_kernels} ${cuda_host} tests/simt/runtime_simt.cpp tests/simt/cudnn_simt.cpp)
+add_library(tv_cuda_simt STATIC ${cuda_kernels} ${cuda_host} kernels/cuda/linear_cublaslt_absent.c
+            tests/simt/runtime_simt.cpp tests/simt/cudnn_simt.cpp)
 target_compile_options(tv_cuda_simt PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-x c++ -Wno-unknown-pragmas>)
 target_link_libraries(tv_cuda_simt PUBLIC tv_kernels tv_base)
 
@@ -68,16 +69,27 @@ if(TV_NVCC)
 
   set_source_files_properties(${cuda_objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
   set(cuda_card kernels/cuda/runtime_cuda.c)
+  set(cuda_includes)
   find_path(TV_CUDNN_INCLUDE cudnn.h HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS ${CUDAToolkit_INCLUDE_DIRS})
   mark_as_advanced(TV_CUDNN_INCLUDE)
   if(TV_CUDNN_INCLUDE)
     list(APPEND cuda_card kernels/cuda/cudnn_graph.c)
+    list(APPEND cuda_includes ${TV_CUDNN_INCLUDE})
   else()
     list(APPEND cuda_card kernels/cuda/cudnn_graph_absent.c)
   endif()
+  find_path(TV_CUBLASLT_INCLUDE cublasLt.h HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS ${CUDAToolkit_INCLUDE_DIRS})
+  mark_as_advanced(TV_CUBLASLT_INCLUDE)
+  if(TV_CUBLASLT_INCLUDE)
+    list(APPEND cuda_card kernels/cuda/linear_cublaslt.c)
+    list(APPEND cuda_includes ${TV_CUBLASLT_INCLUDE})
+  else()
+    list(APPEND cuda_card kernels/cuda/linear_cublaslt_absent.c)
+  endif()
   add_library(tv_cuda STATIC ${cuda_objects} ${cuda_host} ${cuda_card})
-  target_compile_definitions(tv_cuda PRIVATE TV_CUDA_ARCH=${TV_CUDA_ARCH})
-  target_include_directories(tv_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} $<$<BOOL:${TV_CUDNN_INCLUDE}>:${TV_CUDNN_INCLUDE}>)
+  target_compile_definitions(tv_cuda PRIVATE TV_CUDA_ARCH=${TV_CUDA_ARCH}
+                             TV_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
+  target_include_directories(tv_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${cuda_includes})
   # Linked statically where possible, the runtime needs nothing on the machine: the program starts without a driver.
   if(TARGET CUDA::cudart_static)
     target_link_libraries(tv_cuda PUBLIC tv_kernels tv_base CUDA::cudart_static stdc++)
@@ -117,6 +129,16 @@ foreach(device ${cuda_devices})
     set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${test_timeout} ENVIRONMENT OMP_WAIT_POLICY=passive)
   endforeach()
 endforeach()
+
+# cuBLASLt's own descriptors, with a stand-in for the calls that need a card.
+if(TV_NVCC AND TV_CUBLASLT_INCLUDE)
+  add_executable(cuda_cublaslt tests/cuda/test_linear_cublaslt.c kernels/cuda/linear_cublaslt.c)
+  target_include_directories(cuda_cublaslt SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${TV_CUBLASLT_INCLUDE})
+  target_compile_definitions(cuda_cublaslt PRIVATE TV_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
+  target_link_libraries(cuda_cublaslt PRIVATE tv_rig_simt tv_cuda_lists ${CMAKE_DL_LIBS})
+  add_test(NAME cuda_cublaslt COMMAND cuda_cublaslt)
+  set_tests_properties(cuda_cublaslt PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${test_timeout})
+endif()
 
 # Plans of cuDNN for a card that is described to it, with a stand-in for the driver: needs the library and its headers.
 if(TV_CUDNN_INCLUDE AND TV_NVCC AND NOT TV_SANITIZE)
