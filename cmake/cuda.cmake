@@ -124,11 +124,12 @@ foreach(device ${cuda_devices})
     string(REPLACE "test_" "${device}_" name ${name})
     add_executable(${name} ${source})
     target_link_libraries(${name} PRIVATE tv_rig_${device} tv_cuda_lists)
-    add_dependencies(${name} tvgpu tvgpu-simt)
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${test_timeout} ENVIRONMENT OMP_WAIT_POLICY=passive)
   endforeach()
 endforeach()
+
+add_dependencies(simt_cli tvgpu tvgpu-simt) # it runs them
 
 # The whole layer loop on the golden models: the tests of tests/test_forward.c that mean something on any device.
 foreach(device ${cuda_devices})

@@ -45,7 +45,11 @@ static void dev_close(tv_dev *dev) {
 
 static const char *describe(const tv_dev *dev) { return dev->description; }
 
-static uint64_t memory_total(const tv_dev *dev) { return dev->info.free; }
+/* What a session may plan with: the rest is for scratch, graphs and the libraries. */
+static uint64_t memory_total(const tv_dev *dev) {
+    const uint64_t reserve = (uint64_t)512 << 20;
+    return dev->info.free > reserve ? dev->info.free - reserve : 0;
+}
 
 static tv_status dev_alloc(tv_dev *dev, size_t bytes, void **p, tv_err *err) {
     tv_err own = {0};
