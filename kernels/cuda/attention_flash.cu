@@ -46,8 +46,9 @@ struct flash_step {
 };
 
 template <int HSP> struct flash_shape {
-    static const int LD = HSP + 8, SLOT = FLASH_KEYS * LD; /* elements of a row and a slot */
-    static const bool Q_SHARED = HSP > 128;                /* else a warp's queries stay in registers */
+    static const int LD = HSP + 8, SLOT = FLASH_KEYS * LD;        /* elements of a row and a slot */
+    static const bool Q_SHARED = HSP > 128;                       /* else a warp's queries stay in registers */
+    static const int BLOCKS = HSP <= 64 ? 3 : HSP <= 128 ? 2 : 1; /* of four warps on an SM that registers must allow */
 };
 template <int WARPS> __device__ __forceinline__ void flash_sync() {
     if (WARPS == 1)
@@ -90,9 +91,11 @@ __device__ __forceinline__ void flash_scores(float (&s)[FLASH_KEYS / 8][4], cons
     }
 }
 
-template <int HSP, int WARPS> __global__ void __launch_bounds__(WARPS * 32) flash_kernel(const flash_step a) {
+template <int HSP, int WARPS>
+__global__ void __launch_bounds__(WARPS * 32, WARPS == 1 ? 1 : flash_shape<HSP>::BLOCKS)
+    flash_kernel(const flash_step a) {
     SIMT_DYN_SHARED(smem);
-    const int LD = flash_shape<HSP>::LD, SLOT = flash_shape<HSP>::SLOT, T = WARPS * 32, CHUNKS = HSP / 8;
+    const int LD = flash_shape<HSP>::LD, SLOT = flash_shape<HSP>::SLOT, T = WARPS * 32;
     const bool Q_SHARED = flash_shape<HSP>::Q_SHARED;
     uint16_t *slots = (uint16_t *)smem, *q_shared = slots + 3 * SLOT;               /* [3,64,LD], [WARPS*16,LD] bf16 */
     float *merged = (float *)(q_shared + (Q_SHARED ? WARPS * FLASH_ROWS * LD : 0)); /* [HSP/8,4,T] f32, if splits > 1 */
@@ -122,17 +125,24 @@ template <int HSP, int WARPS> __global__ void __launch_bounds__(WARPS * 32) flas
         at[h] = ((size_t)(seg.row + r / heads) * a.H + g * heads + r % heads) * a.HS;
     }
 
-    const size_t cache = ((size_t)seg.slot * a.G + g) * a.S * a.HS;
-    auto load = [&](const uint16_t *from, int t, int slot) {
-        if (t < tiles) {
-            const int key = begin + t * a.key_tile, n = min(a.key_tile, end - key), n16 = (n + 15) / 16 * 16;
-            from += cache + (size_t)key * a.HS;
-#pragma unroll 4
-            for (int j = 0; j < FLASH_KEYS * CHUNKS / T; j++) {
-                const int i = j * T + tid, r = i / CHUNKS, c = i % CHUNKS;
-                const bool valid = r < n && c * 8 < a.HS;
-                if (r < n16)
-                    cp_async_16(slots + slot * SLOT + r * LD + c * 8, valid ? from + r * a.HS + c * 8 : from, valid);
+    /* Neighbouring threads load the 16-byte units of a row; COLUMNS - HSP / 8 are idle where HSP / 8 is no power of 2.
+     */
+    const int COLUMNS = HSP <= 32 ? 4 : HSP <= 64 ? 8 : HSP <= 128 ? 16 : 32, STEP = T / COLUMNS;
+    const int load_row = tid / COLUMNS, column = tid % COLUMNS * 8;
+    const size_t load_at = (((size_t)seg.slot * a.G + g) * a.S + begin + load_row) * a.HS + column;
+    const size_t step = (size_t)STEP * a.HS;
+    auto load = [&](const uint16_t *cache, int t, int slot) {
+        const int n = min(a.key_tile, end - begin - t * a.key_tile);
+        if (n > 0 && column < HSP) {
+            const bool valid = column < a.HS;
+            const uint16_t *from = cache + load_at + (size_t)t * a.key_tile * a.HS;
+            uint16_t *to = slots + slot * SLOT + load_row * LD + column;
+            if (n == FLASH_KEYS) {
+#pragma unroll 8
+                for (int j = 0; j < FLASH_KEYS / STEP; j++, from += step) cp_async_16(to + j * STEP * LD, from, valid);
+            } else { /* zeros up to a whole run of 16 keys */
+                for (int r = load_row; r < (n + 15) / 16 * 16; r += STEP, to += STEP * LD, from += step)
+                    cp_async_16(to, from, valid && r < n);
             }
         }
         cp_async_commit(); /* an empty group keeps the count */
