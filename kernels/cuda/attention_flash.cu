@@ -57,6 +57,22 @@ template <int WARPS> __device__ __forceinline__ void flash_sync() {
         __syncthreads();
 }
 
+/* A split's maximum and sum merged into those of the splits before it; outputs then are merged with flash_merge_output.
+ */
+struct flash_weights {
+    float was, now;
+};
+__device__ __forceinline__ flash_weights flash_merge(float &m, float &l, float next_m, float next_l) {
+    const float new_m = fmaxf(m, next_m);
+    const flash_weights w = {exp_f32(m - new_m), exp_f32(next_m - new_m)};
+    l = fmaf(next_l, w.now, l * w.was);
+    m = new_m;
+    return w;
+}
+__device__ __forceinline__ float flash_merge_output(float o, float next_o, flash_weights w) {
+    return fmaf(next_o, w.now, o * w.was);
+}
+
 /* q.k of 16 rows and `steps` runs of 16 keys. FULL: all four, without branches, so that eight sums are under way. */
 template <int HSP, bool FULL>
 __device__ __forceinline__ void flash_scores(float (&s)[FLASH_KEYS / 8][4], const uint32_t (&q)[HSP / 16][4],
@@ -260,18 +276,20 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 1 ? 1 : flash_shape<HSP>:
         if (WARPS > 1 && end > a.split_keys && (next == end || next - split_begin == a.split_keys)) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                if (n_keys[h] > split_begin) {
-                    const float new_m = fmaxf(merged_m[h], m[h]);
-                    const float was = exp_f32(merged_m[h] - new_m), now = exp_f32(m[h] - new_m);
-                    const bool first = split_begin == 0;
-                    merged_l[h] = first ? l[h] : fmaf(l[h], now, merged_l[h] * was);
-                    merged_m[h] = new_m;
+                float *to = merged + 2 * h * T + tid;
+                if (split_begin == 0) {
+                    merged_m[h] = m[h], merged_l[h] = l[h];
+#pragma unroll
+                    for (int i = 0; i < HSP / 8; i++)
+                        to[4 * i * T] = o[i][2 * h], to[(4 * i + 1) * T] = o[i][2 * h + 1];
+                } else if (n_keys[h] > split_begin) {
+                    const flash_weights w = flash_merge(merged_m[h], merged_l[h], m[h], l[h]);
 #pragma unroll
                     for (int i = 0; i < HSP / 8; i++)
 #pragma unroll
                         for (int e = 0; e < 2; e++) {
-                            float *to = merged + (i * 4 + 2 * h + e) * T + tid;
-                            *to = first ? o[i][2 * h + e] : fmaf(o[i][2 * h + e], now, *to * was);
+                            const int at_e = (4 * i + e) * T;
+                            to[at_e] = flash_merge_output(to[at_e], o[i][2 * h + e], w);
                         }
                 }
                 m[h] = -INFINITY, l[h] = 0.0f;
@@ -327,17 +345,19 @@ __global__ void __launch_bounds__(COMBINE_WARPS * 32) flash_combine_kernel(const
     for (int i = 0; i < splits; i++) {
         const float2 ml = a.part_ml[part + (size_t)i * a.rows];
         const float *next = a.part_o + (part + (size_t)i * a.rows) * a.HS;
-        const float new_m = i ? fmaxf(m, ml.x) : ml.x, was = exp_f32(m - new_m), now = exp_f32(ml.x - new_m);
-        l = i ? fmaf(ml.y, now, l * was) : ml.y;
-        m = new_m;
+        flash_weights w = {0.0f, 1.0f};
+        if (i == 0)
+            m = ml.x, l = ml.y;
+        else
+            w = flash_merge(m, l, ml.x, ml.y);
 #pragma unroll
         for (int j = 0; j < COMBINE_VECTORS; j++) {
             const int d = j * 128 + lane * 4;
             if (d >= a.HS) continue;
             const float4 x = *(const float4 *)(next + d);
-            o[j] = i ? make_float4(fmaf(x.x, now, o[j].x * was), fmaf(x.y, now, o[j].y * was),
-                                   fmaf(x.z, now, o[j].z * was), fmaf(x.w, now, o[j].w * was))
-                     : x;
+            o[j] = i == 0 ? x
+                          : make_float4(flash_merge_output(o[j].x, x.x, w), flash_merge_output(o[j].y, x.y, w),
+                                        flash_merge_output(o[j].z, x.z, w), flash_merge_output(o[j].w, x.w, w));
         }
     }
 #pragma unroll
