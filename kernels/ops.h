@@ -86,6 +86,7 @@ typedef struct {
     int n_segments, M, H;
     float scale;       /* 1/sqrt(HS) */
     tv_attn_plan plan;
+    int fixed;         /* 1 under --reduction fixed: a library's kernel is pinned too, whatever the batch */
 } tv_attn_args;
 
 typedef struct {

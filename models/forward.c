@@ -163,6 +163,7 @@ static tv_status attention(const tv_model *m, const tv_workspace *ws, const tv_s
     a.segments = s->segments, a.n_segments = s->n_segments;
     a.scale = (float)(1 / sqrt(m->config.head_size));
     a.plan = tv_plan_attention(&s->plan, s->n_segments, m->config.n_kv_heads, longest_range(s));
+    a.fixed = s->plan.reduction == TV_REDUCE_FIXED;
     return s->backend->run(m->dev, &a, err);
 }
 

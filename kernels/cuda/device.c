@@ -25,6 +25,7 @@ static tv_status dev_open(const tv_dev_options *options, tv_dev **out, tv_err *e
 
 static void dev_close(tv_dev *dev) {
     if (!dev) return;
+    cuda_cudnn_close(dev);
     cuda_rt_stream_close(dev->stream);
     for (int i = 0; i < CUDA_N_SCRATCH; i++) cuda_rt_free(dev->scratch[i]);
     cuda_rt_free(dev->segments);
@@ -124,7 +125,8 @@ static tv_status matrix_load(tv_dev *dev, int n_parts, const void *const *parts,
     size_t n = 0;
     for (int i = 0; i < n_parts && s == TV_OK; i++) {
         s = upload(dev, (char *)data + n * row, parts[i], (size_t)part_N[i] * row, err);
-        if (s == TV_OK && bias && bias[i]) s = upload(dev, biases + n, bias[i], (size_t)part_N[i] * sizeof(tv_bf16), err);
+        if (s == TV_OK && bias && bias[i])
+            s = upload(dev, biases + n, bias[i], (size_t)part_N[i] * sizeof(tv_bf16), err);
         n += (size_t)part_N[i];
     }
     *out = (tv_matrix){.N = (int)N, .K = K, .data = data, .bias = bias ? biases : NULL};

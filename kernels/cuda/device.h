@@ -3,6 +3,7 @@
 #define TV_CUDA_DEVICE_H
 
 #include "kernels/cuda/runtime.h"
+#include "kernels/attention.h"
 #include "kernels/ops.h"
 
 #ifdef __cplusplus
@@ -21,6 +22,7 @@ struct tv_dev {
     /* The segments of the step last seen, on the host as they were and on the card. */
     tv_segment *segments_host, *segments;
     int n_segments, max_segments;
+    struct cuda_cudnn *cudnn; /* attention_cudnn.c: the library and its plans, from the first use on */
     /* cuBLASLt's product (linear_cublaslt.c), which sets *done where it took it; NULL: linear.cu does all. */
     tv_status (*library_linear)(tv_dev *dev, const tv_linear_args *a, int *done, tv_err *err);
     int gemm_rows; /* height of the tiles of our own products: 16, 64, 128; 0: by sizes */
@@ -32,7 +34,8 @@ struct tv_dev {
  * until the next call for the same kind. Grows when asked for more than ever before: never inside a captured step. */
 TV_NODISCARD tv_status cuda_scratch(tv_dev *dev, int kind, size_t bytes, void **p, tv_err *err);
 /* The n segments (host memory) in device memory, copied there when they are not the ones last asked for. */
-TV_NODISCARD tv_status cuda_segments(tv_dev *dev, const tv_segment *segments, int n, const tv_segment **out, tv_err *err);
+TV_NODISCARD tv_status cuda_segments(tv_dev *dev, const tv_segment *segments, int n, const tv_segment **out,
+                                     tv_err *err);
 
 /* One launcher an operation, in the file of its name: argument checks, limits of the kernel, launch on dev->stream. */
 tv_status cuda_embed(tv_dev *dev, const tv_embed_args *a, tv_err *err);
@@ -53,6 +56,11 @@ tv_status cuda_sample(tv_dev *dev, const tv_sample_args *a, tv_err *err);
 tv_status cuda_attn_math(tv_dev *dev, const tv_attn_args *a, tv_err *err);
 tv_status cuda_attn_eager(tv_dev *dev, const tv_attn_args *a, tv_err *err);
 tv_status cuda_attn_flash(tv_dev *dev, const tv_attn_args *a, tv_err *err);
+tv_status cuda_attn_cudnn(tv_dev *dev, const tv_attn_args *a, tv_err *err);
+int cuda_cudnn_supports(const tv_attn_limits *limits, const char **why);
+void cuda_cudnn_close(tv_dev *dev);
+/* The plans made so far, one a line; malloc'd. */
+char *cuda_cudnn_text(const tv_dev *dev);
 enum { CUDA_ATTN_MAX_HEAD = 256, CUDA_ATTN_HEAD_STEP = 8 }; /* head sizes of our attention kernels */
 enum { CUDA_ATTN_KEY_STEP = 16, CUDA_ATTN_MAX_KEY_TILE = 64 }; /* tiles of keys that flash can be planned with */
 /* Head size and alignment, after tv_check_attn. */
