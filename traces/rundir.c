@@ -24,8 +24,7 @@ struct tv_rundir {
 static char *value_text(const cJSON *item) {
     enum { MAX_SHOWN = 120 };
     if (!item) return tv_xstrdup("absent");
-    char *text = cJSON_PrintUnformatted(item);
-    TV_ASSERT(text);
+    char *text = tv_json_line(item);
     if (strlen(text) > MAX_SHOWN) {
         size_t cut = MAX_SHOWN;
         while (cut && ((unsigned char)text[cut] & 0xc0) == 0x80) cut--; /* not within a character */
