@@ -317,6 +317,10 @@ static tv_status open_sides(comparison *c, tv_err *err) {
         TV_TRY(cli_engine_open(args, &args->side[1], c->dir[1], &c->engine[1], err));
         TV_TRY(check_same_vocabulary(c, err));
     }
+    int gpu = cli_on_gpu(c->engine[0]) && cli_on_gpu(c->engine[1]);
+    c->N = args->N ? args->N : args->quick ? 64 : gpu ? 512 : 128;
+    c->n = args->n ? args->n : args->quick ? 64 : gpu ? 500 : 128;
+    c->R = args->R ? args->R : args->quick ? 4 : gpu ? 16 : 4;
     for (int e = 0; e < 2; e++) TV_TRY(tv_serving_check(&args->side[e].serving, c->engine[e], err));
     if (args->side[0].serving.store_k != args->side[1].serving.store_k)
         return TV_FAIL(err, TV_EARG,
@@ -376,9 +380,6 @@ static int run(tv_args *args, tv_err *err) {
     comparison c = {.args = args};
     double started = tv_clock();
     int code = EXIT_DONE;
-    c.N = args->N ? args->N : args->quick ? 64 : 128;
-    c.n = args->n ? args->n : args->quick ? 64 : 128;
-    c.R = args->R ? args->R : 4;
     if (!args->side_given) {
         strcpy(args->side[1].serving.backend, "math");
         tv_note("no option ends in -a or -b: side b gets --backend-b math");

@@ -170,8 +170,10 @@ static tv_status lines(const tv_tokenizer *tok, const tv_args *args, tv_err *err
     for (int64_t number = 1; s == TV_OK && (length = getline(&line, &room, stdin)) >= 0; number++) {
         while (length && (line[length - 1] == '\n' || line[length - 1] == '\r')) length--;
         char *where = tv_xprintf("line %lld", (long long)number);
-        if (length) s = one_line(tok, args, line, (size_t)length, where, err);
+        s = length ? one_line(tok, args, line, (size_t)length, where, err)
+                   : TV_FAIL(err, TV_EARG, "%s: empty, so that lines out would not match lines in", where);
         free(where);
+        if (s == TV_OK && fflush(stdout) != 0) break; /* each line at once; main reports that nobody reads on */
     }
     free(line);
     return s;
