@@ -163,7 +163,8 @@ static tv_status add_file(const tv_args *args, const char *model_dir, tv_tokeniz
                         *messages = cJSON_GetObjectItemCaseSensitive(json, "messages");
             if (s == TV_OK && has_nul(c, length)) /* text ends there for the JSON reader */
                 s = TV_FAIL(err, TV_EFORMAT, "%s: a NUL character in a prompt; give it as {\"ids\": [...]}", where);
-            if (s == TV_OK && !cJSON_IsArray(ids) && !*tok) s = tv_tokenizer_load(model_dir, tok, err);
+            if (s == TV_OK && (cJSON_IsString(json) || cJSON_IsArray(messages)) && !*tok)
+                s = tv_tokenizer_load(model_dir, tok, err);
             if (s != TV_OK) {
             } else if (cJSON_IsString(json)) {
                 s = add_text(args, *tok, json->valuestring, line, p, err);

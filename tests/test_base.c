@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <signal.h>
 
 #include "base/file.h"
@@ -149,7 +150,13 @@ static void test_file_errors_name_the_path(void) {
     char *path = tv_path_join(tv_test_dir(), "f");
     CHECK_OK(tv_file_write(path, "12345", 5, &err), &err);
     CHECK_FAILS(tv_file_read(path, 4, &text, &size, &err), TV_EFORMAT, &err, "more than the 4 allowed");
-    char *under = tv_path_join(path, "sub");
+    char *under = tv_path_join(path, "sub"), *fifo = tv_path_join(tv_test_dir(), "pipe");
+    struct stat st;
+    TV_ASSERT(mkfifo(fifo, 0600) == 0); /* stands for /dev/null, which the file renamed into place would replace */
+    CHECK_FAILS(tv_file_write(fifo, "x", 1, &err), TV_EIO, &err, "not a regular file");
+    CHECK(stat(fifo, &st) == 0 && S_ISFIFO(st.st_mode));
+    CHECK_FAILS(tv_file_write(tv_test_dir(), "x", 1, &err), TV_EIO, &err, "not a regular file");
+    free(fifo);
     CHECK_FAILS(tv_dir_make(under, &err), TV_EIO, &err, path);
     CHECK(tv_disk_free("/tmp/no/such/folder/yet") > 0);
     free(under), free(path);
