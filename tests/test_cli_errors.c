@@ -187,8 +187,11 @@ static void damaged_folders(void) {
         CLI(0, NULL, "diff -r r seen");
     }
     /* compare that would go on in such a folder refuses, too, rather than report on it */
-    CLI(1, "r/a-on-b.pass-0001.safetensors: ",
+    CLI(1, "r/a-on-b.pass-0001.safetensors: tensor",
         "rm -rf r && cp -r whole r && truncate -s -4 r/a-on-b.pass-0001.safetensors && tvgpu " SMALL "-o r");
+    CLI(1, NULL, "rm r/b-on-*; tvgpu " SMALL "-o r"); /* before anything else is computed */
+    CHECK(!tv_path_exists(cli_path("r/b-on-a.pass-0000.safetensors")));
+    CLI(0, NULL, "rm r/a-on-b.pass-0001.safetensors && tvgpu " SMALL "-o r && diff -r -x 'report.*' r whole");
     CLI(1, "r/run.json: ", "echo nonsense >r/run.json && tvgpu " SMALL "-o r");
     CLI(2, "and no run.json", "rm r/run.json && tvgpu " SMALL "-o r");
 }
