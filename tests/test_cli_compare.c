@@ -212,6 +212,14 @@ static void two_models(void) {
     cJSON *r = cli_json("r/report.json");
     CHECK(cJSON_IsTrue(cli_at(r, "bit_identical")));
     cJSON_Delete(r);
+    /* C22: the same weights under another base frequency are another model, and the report says which field it is */
+    CLI(0, "One field differs, so it is the cause: rope_theta is",
+        "sed -i 's/\\(\"rope_theta\":[^0-9]*\\)[0-9.e+]*/\\11000/' other/config.json && "
+        "! cmp -s m/config.json other/config.json && tvgpu " SMALL "-R 2 --model-b other -o theta");
+    r = cli_json("theta/report.json");
+    CHECK(cli_number(r, "b.rope_theta") == 1000 && cli_number(r, "a.rope_theta") != 1000);
+    CHECK(cJSON_IsFalse(cli_at(r, "bit_identical")));
+    cJSON_Delete(r);
     CLI(2, "do not share a vocabulary: 128 ids in m, 4096 in", "tvgpu " SMALL "--model-b '%s' -o s",
         tv_bundled_model());
     /* another tokenizer: two tokens change places */
