@@ -319,6 +319,10 @@ tv_status cli_report_make(const tv_args *args, const tv_dataset *data, const cJS
     tv_report_options options = {args->reads, (int)args->readout, args->serving_order, args->seed[0]};
     cJSON *body = NULL;
     *out = NULL;
+    if (args->readout && args->readout < data->top_k)
+        tv_warn("--readout %lld is below the sampler's top-k %d: a sampled token outside it makes its trajectory a "
+                "mismatch",
+                (long long)args->readout, data->top_k);
     TV_TRY(tv_report_build(data, &options, &body, err));
     cJSON *report = cJSON_CreateObject();
     cJSON_AddStringToObject(report, "tvgpu", TV_VERSION);

@@ -241,6 +241,7 @@ static void estimate(void) {
     TV_ASSERT(tv_file_read(cli_path("b.html"), 1 << 28, &page, &size, NULL) == TV_OK);
     CHECK(strstr(page, "<html") && strstr(page, "</html>"));
     free(page);
+    CLI(0, "--readout 5 is below the sampler's top-k 20", "tvgpu estimate r --readout 5 -q");
     CLI(0, "2 reads a side", "tvgpu estimate r --reads 2 --readout 5 --serving-order --seed 4 -q -o two.json");
     other = cli_json("two.json");
     CHECK(cli_number(other, "R") == 2 && cli_number(other, "support.a.k") == 5);
