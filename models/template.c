@@ -437,12 +437,13 @@ static void loop(run *r, const node *n) {
         return;
     }
     entry *variables = r->variables, *scope = r->scope;
-    value state = {.type = LOOP, .items = over.items, .n = over.n};
+    entry of = {n->v.s, n->v.n, undefined, variables};
+    entry state = {"loop", 4, {.type = LOOP, .items = over.items, .n = over.n}, &of};
     for (size_t i = 0; i < over.n && r->tree->status == TV_OK; i++) {
         r->scope = variables;
-        state.i = (int64_t)i;
-        bind(r, &r->variables, variables, n->v, over.items[i]);
-        bind(r, &r->variables, variables, string_of("loop", 4), state);
+        r->variables = &state;
+        of.v = over.items[i];
+        state.v.i = (int64_t)i;
         execute(r, n->b);
         r->variables = variables;
     }
