@@ -23,9 +23,9 @@ static char *read_all(const char *path, size_t *size) {
 static char *script(const char *fmt, va_list ap, int replace) {
     char *command = NULL;
     TV_ASSERT(vasprintf(&command, fmt, ap) >= 0);
-    char *text = replace ? tv_xprintf("cd '%s' && exec '%s/%s'", tv_test_dir(), TV_BINARY_DIR, command)
-                         : tv_xprintf("tvgpu() { '%s/tvgpu' \"$@\"; }; cd '%s' || exit 99\n%s", TV_BINARY_DIR,
-                                      tv_test_dir(), command);
+    char *text = replace ? tv_xprintf("cd '%s' && exec %s'%s'/%s", tv_test_dir(), TV_RUN_PREFIX, TV_BINARY_DIR, command)
+                         : tv_xprintf("tvgpu() { %s'%s/tvgpu' \"$@\"; }; cd '%s' || exit 99\n%s", TV_RUN_PREFIX,
+                                      TV_BINARY_DIR, tv_test_dir(), command);
     free(command);
     return text;
 }
