@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 600
 
 # make CC=clang BUILD=build-clang: a compiler is passed on where one was chosen.
 ifneq ($(origin CC),default)
-  compiler = -DCMAKE_C_COMPILER=$(CC)
+  compiler = -DCMAKE_C_COMPILER=$(CC) -DCMAKE_CXX_COMPILER=$(patsubst clang%,clang++%,$(patsubst gcc%,g++%,$(CC)))
 endif
 modes = build $(if $(findstring clang,$(CC)),clang)
 
@@ -36,7 +36,7 @@ test: program
 	@$(run_tests) $(BUILD)
 
 asan: setup
-	$(call configure,build-asan,$(compiler) -DTV_SANITIZE=ON -DCMAKE_BUILD_TYPE=Debug)
+	$(call configure,build-asan,$(compiler) -DTV_SANITIZE=ON)
 	@cmake --build build-asan -j $(JOBS)
 	@$(run_tests) build-asan
 
@@ -63,7 +63,7 @@ mutants: setup
 
 format:
 	@tools/setup.sh format
-	@git ls-files '*.c' '*.h' | xargs clang-format -i
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' | xargs clang-format -i
 
 clean:
 	@rm -rf $(BUILD) build-asan build-fuzz build-aarch64
