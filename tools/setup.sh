@@ -21,6 +21,7 @@ need_program() { # source, "command with options", names
 
 need_build() {
     need_command cc gcc gcc gcc
+    need_command c++ g++ gcc-c++ - # the tests run CUDA kernels as C++ on the CPU
     need_program '#include <stdio.h>\nint main(void) { return 0; }\n' "cc -E" libc6-dev glibc-devel glibc
     need_command cmake cmake cmake cmake
     need_command make make make make
@@ -47,6 +48,7 @@ need_fuzz() {
 # The arm64 libraries themselves are no part of this: tools/cross_check.sh unpacks them under build-aarch64/.
 need_cross() {
     need_command aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc
+    need_command aarch64-linux-gnu-g++ g++-aarch64-linux-gnu gcc-c++-aarch64-linux-gnu -
     need_program '#include <stdio.h>\nint main(void) { return 0; }\n' "aarch64-linux-gnu-gcc" libc6-dev-arm64-cross - -
     need_command qemu-aarch64 qemu-user qemu-user qemu-user
 }
