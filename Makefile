@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 600
 
 # make CC=clang BUILD=build-clang: a compiler is passed on where one was chosen.
 ifneq ($(origin CC),default)
-  compiler = -DCMAKE_C_COMPILER=$(CC) -DCMAKE_CXX_COMPILER=$(patsubst clang%,clang++%,$(patsubst gcc%,g++%,$(CC)))
+  compiler = -DCMAKE_C_COMPILER=$(CC)
 endif
 modes = build $(if $(findstring clang,$(CC)),clang)
 

@@ -3,7 +3,6 @@
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
-set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
 # Where Debian's cross packages put the C library; it serves the loader under qemu too.
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L /usr/aarch64-linux-gnu)
 list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES TV_SYSROOT)

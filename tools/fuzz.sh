@@ -13,7 +13,7 @@ if [ $# -eq 0 ]; then
     for source in tests/fuzz_*.c; do set -- "$@" "$(basename "$source" .c)"; done
 fi
 mkdir -p $build/findings
-cmake -S . -B $build -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DTV_FUZZ=ON -DTV_SANITIZE=ON >$build/log 2>&1 || {
+cmake -S . -B $build -DCMAKE_C_COMPILER=clang -DTV_FUZZ=ON -DTV_SANITIZE=ON >$build/log 2>&1 || {
     cat $build/log >&2
     exit 1
 }

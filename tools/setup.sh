@@ -48,7 +48,6 @@ need_fuzz() {
 # The arm64 libraries themselves are no part of this: tools/cross_check.sh unpacks them under build-aarch64/.
 need_cross() {
     need_command aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc
-    need_command aarch64-linux-gnu-g++ g++-aarch64-linux-gnu gcc-c++-aarch64-linux-gnu -
     need_program '#include <stdio.h>\nint main(void) { return 0; }\n' "aarch64-linux-gnu-gcc" libc6-dev-arm64-cross - -
     need_command qemu-aarch64 qemu-user qemu-user qemu-user
 }
