@@ -37,7 +37,7 @@ test: program
 	@$(run_tests) $(BUILD)
 
 asan: setup
-	$(call configure,build-asan,$(compiler) -DTV_SANITIZE=ON -DCMAKE_BUILD_TYPE=Debug)
+	$(call configure,build-asan,$(compiler) -DTV_SANITIZE=ON)
 	@cmake --build build-asan -j $(JOBS)
 	@$(run_tests) build-asan
 
@@ -70,7 +70,7 @@ mutants: setup
 
 format:
 	@tools/setup.sh format
-	@git ls-files '*.c' '*.h' | xargs clang-format -i
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' | xargs clang-format -i
 
 clean:
 	@rm -rf $(BUILD) build-asan build-fuzz build-aarch64
