@@ -304,7 +304,10 @@ struct Block {
         u64 addr[32];
         for (int l = 0; l < 32; l++) if (act >> l & 1) {
             u64 a = addr[l] = get(in.o[base], l) + get(in.o[base + 1], l);
-            if (in.sp == PARAM) { u64 v = 0; memcpy(&v, par + a, in.t.w); set(in.o[0], l, v); continue; }
+            if (in.sp == PARAM) {
+                for (int i = 0; i < in.vec; i++) { u64 v = 0; memcpy(&v, par + a + (u64)(i * in.t.w), in.t.w); set(in.o[i], l, v); }
+                continue;
+            }
             unsigned char* p = at(in.sp, a, n, l, !ld);
             for (int i = 0; i < in.vec; i++) {
                 if (ld) { u64 v = 0; memcpy(&v, p + i * in.t.w, in.t.w); if (in.t.c == 's') v = zx((u64)sx(v, in.t.w), in.t.w < 4 ? 4 : in.t.w); set(in.o[i], l, v); }
