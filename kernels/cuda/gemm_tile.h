@@ -38,7 +38,7 @@ typedef gemm_tile<128, 128, 2, 4, 3, 2> gemm_tile_128;
 
 struct gemm_operands {
     const uint16_t *x, *w; /* [.,K], [N,K] bf16 */
-    const int32_t *rows;   /* GATHER: row m of the product is x row rows[m] */
+    const int32_t *rows;   /* GATHER: row m of the product is x row rows[m]; NULL: row m */
     int M, N, K;
     int begin, end, slice; /* sums over k in [begin,end), in slices of `slice` */
 };
@@ -72,7 +72,7 @@ __device__ __forceinline__ void gemm_accumulate(const gemm_operands &o, int m0, 
 #pragma unroll
     for (int j = 0; j < X_LOADS; j++) {
         const int m = m0 + j * T::STEP + row;
-        from[j] = GATHER && m < o.M ? o.rows[m] : m;
+        from[j] = GATHER && o.rows && m < o.M ? o.rows[m] : m;
     }
     int load_k = o.begin, load_end = min(o.begin + o.slice, o.end), load_stage = 0;
     auto load = [&]() {
