@@ -54,6 +54,12 @@ bench: program
 	    echo "== $$what"; \
 	    $(BUILD)/tvgpu bench $$what $(if $(RESULTS),-o $(RESULTS)/$$what.json) || exit 1; done
 
+# Registers of every CUDA kernel, as the test ptx_registers compares them: run it where a growth is meant, and commit it.
+registers: program
+	@tests/simt/check_registers.sh $$(sed -n 's/^TV_NVCC:FILEPATH=//p' $(BUILD)/CMakeCache.txt) - $(BUILD)/cuda/*.ptxas \
+	    >tests/simt/registers.new
+	@mv tests/simt/registers.new tests/simt/registers.txt
+
 coverage: program
 	@$(BUILD)/tvgpu synth --coverage
 
@@ -78,9 +84,10 @@ help:
 	@echo "make bench        this machine's limits, and how much of them kernels and engine reach; RESULTS=folder keeps them"
 	@echo "make coverage     how often the estimators' intervals hold the truth, on instances where it is known"
 	@echo "make mutants      do the tests notice mistakes in the estimators?"
+	@echo "make registers    write the table of the CUDA kernels' registers anew"
 	@echo "make setup        check for what the build needs and install what is missing"
 	@echo "make format       clang-format every source file"
 	@echo "make clean        remove what was built"
 	@echo "CC=clang BUILD=build-clang builds with another compiler in another folder; JOBS=n limits the cores taken."
 
-.PHONY: program setup demo test asan fuzz cross-check bench coverage mutants format clean help
+.PHONY: program setup demo test asan fuzz cross-check bench coverage mutants registers format clean help

@@ -10,8 +10,8 @@ static void print_list(const char *title, const cJSON *list) {
     const cJSON *item;
     cJSON_ArrayForEach(item, list) {
         const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name"));
-        const char *why = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "status"));
-        printf("  %-8s %s\n", name ? name : "?", why ? why : "");
+        const char *why = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "reason"));
+        printf("  %-8s %s\n", name ? name : "?", why ? why : "available");
     }
 }
 

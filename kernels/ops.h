@@ -150,6 +150,8 @@ typedef struct {
 
 typedef struct {
     const char *name; /* "cpu", "cuda" */
+    /* 1 when this machine has one that open would accept; else 0 with the reason in why. NULL: every machine has. */
+    int (*available)(char *why, size_t size);
     tv_status (*open)(const tv_dev_options *options, tv_dev **dev, tv_err *err);
     void (*close)(tv_dev *dev);
     /* One line for reports: "cpu, 2 threads, avx2". Valid until close. */

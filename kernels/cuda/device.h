@@ -13,6 +13,9 @@ extern "C" {
 /* Scratch buffers in device memory, one per operation that needs one, so that an operation may call another. */
 enum { CUDA_SCRATCH_LINEAR, CUDA_SCRATCH_ATTENTION, CUDA_SCRATCH_LOGPROBS, CUDA_SCRATCH_MOE, CUDA_N_SCRATCH };
 
+/* Bytes of each of the two pinned buffers that large uploads go through. */
+enum { CUDA_STAGE = 4 << 20 };
+
 struct tv_dev {
     cuda_rt_info info;
     cuda_rt_stream *stream; /* everything runs here, in order */
@@ -30,6 +33,10 @@ struct tv_dev {
     int gemm_rows; /* height of the tiles of our own products: 16, 64, 128; 0: by sizes */
     struct cuda_experts *experts; /* moe.cu: where each layer's expert matrices lie, on the card */
     int n_experts;
+    /* Uploads of pageable memory: one buffer is filled while the card reads the other. */
+    void *stage[2];
+    cuda_rt_event *stage_read[2]; /* recorded behind the last copy from it */
+    int stage_next;
     char description[160];
 };
 
