@@ -27,8 +27,8 @@ target_link_libraries(tv_cuda_lists PUBLIC tv_engine)
 # ---- emulated: each .cu through tests/simt/simt.h ----
 
 set_source_files_properties(${cuda_kernels} PROPERTIES LANGUAGE CXX)
-add_library(tv_cuda_simt STATIC ${cuda_kernels} ${cuda_host} kernels/cuda/linear_cublaslt_absent.c tests/simt/runtime_simt.cpp
-            tests/simt/cudnn_simt.cpp)
+add_library(tv_cuda_simt STATIC ${cuda_kernels} ${cuda_host} kernels/cuda/linear_cublaslt_absent.c
+            tests/simt/runtime_simt.cpp tests/simt/cudnn_simt.cpp)
 target_compile_options(tv_cuda_simt PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-x c++ -Wno-unknown-pragmas>)
 target_link_libraries(tv_cuda_simt PUBLIC tv_kernels tv_base)
 
@@ -69,24 +69,27 @@ if(TV_NVCC)
 
   set_source_files_properties(${cuda_objects} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
   set(cuda_card kernels/cuda/runtime_cuda.c)
+  set(cuda_includes)
   find_path(TV_CUDNN_INCLUDE cudnn.h HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS ${CUDAToolkit_INCLUDE_DIRS})
   mark_as_advanced(TV_CUDNN_INCLUDE)
   if(TV_CUDNN_INCLUDE)
     list(APPEND cuda_card kernels/cuda/cudnn_graph.c)
+    list(APPEND cuda_includes ${TV_CUDNN_INCLUDE})
   else()
     list(APPEND cuda_card kernels/cuda/cudnn_graph_absent.c)
   endif()
-  # cuBLASLt is loaded when a card is opened: its headers are needed here, the library where there is a card.
-  find_path(TV_CUBLASLT_INCLUDE cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_path(TV_CUBLASLT_INCLUDE cublasLt.h HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS ${CUDAToolkit_INCLUDE_DIRS})
   mark_as_advanced(TV_CUBLASLT_INCLUDE)
   if(TV_CUBLASLT_INCLUDE)
     list(APPEND cuda_card kernels/cuda/linear_cublaslt.c)
+    list(APPEND cuda_includes ${TV_CUBLASLT_INCLUDE})
   else()
     list(APPEND cuda_card kernels/cuda/linear_cublaslt_absent.c)
   endif()
   add_library(tv_cuda STATIC ${cuda_objects} ${cuda_host} ${cuda_card})
-  target_compile_definitions(tv_cuda PRIVATE TV_CUDA_ARCH=${TV_CUDA_ARCH} TV_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
-  target_include_directories(tv_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} $<$<BOOL:${TV_CUDNN_INCLUDE}>:${TV_CUDNN_INCLUDE}>)
+  target_compile_definitions(tv_cuda PRIVATE TV_CUDA_ARCH=${TV_CUDA_ARCH}
+                             TV_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
+  target_include_directories(tv_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${cuda_includes})
   # Linked statically where possible, the runtime needs nothing on the machine: the program starts without a driver.
   if(TARGET CUDA::cudart_static)
     target_link_libraries(tv_cuda PUBLIC tv_kernels tv_base CUDA::cudart_static stdc++)
@@ -127,6 +130,16 @@ foreach(device ${cuda_devices})
   endforeach()
 endforeach()
 
+# cuBLASLt's own descriptors, with a stand-in for the calls that need a card.
+if(TV_NVCC AND TV_CUBLASLT_INCLUDE)
+  add_executable(cuda_cublaslt tests/cuda/test_linear_cublaslt.c kernels/cuda/linear_cublaslt.c)
+  target_include_directories(cuda_cublaslt SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${TV_CUBLASLT_INCLUDE})
+  target_compile_definitions(cuda_cublaslt PRIVATE TV_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
+  target_link_libraries(cuda_cublaslt PRIVATE tv_rig_simt tv_cuda_lists ${CMAKE_DL_LIBS})
+  add_test(NAME cuda_cublaslt COMMAND cuda_cublaslt)
+  set_tests_properties(cuda_cublaslt PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${test_timeout})
+endif()
+
 # Plans of cuDNN for a card that is described to it, with a stand-in for the driver: needs the library and its headers.
 if(TV_CUDNN_INCLUDE AND TV_NVCC AND NOT TV_SANITIZE)
   add_library(tv_stand_in_driver SHARED tests/cuda/stand_in_driver.c)
@@ -139,14 +152,4 @@ if(TV_CUDNN_INCLUDE AND TV_NVCC AND NOT TV_SANITIZE)
   add_test(NAME cudnn_plans COMMAND cudnn_plans)
   set_tests_properties(cudnn_plans PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${test_timeout} ENVIRONMENT
                                               "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/stand-in:$ENV{LD_LIBRARY_PATH}")
-endif()
-
-# cuBLASLt's descriptors and our choice of algorithms, with a stand-in for what needs a card.
-if(TV_CUBLASLT_INCLUDE)
-  add_executable(cuda_linear_cublaslt tests/cuda/test_linear_cublaslt.c tests/simt/rig.c kernels/cuda/linear_cublaslt.c)
-  target_include_directories(cuda_linear_cublaslt SYSTEM PRIVATE ${TV_CUBLASLT_INCLUDE})
-  target_compile_definitions(cuda_linear_cublaslt PRIVATE TV_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
-  target_link_libraries(cuda_linear_cublaslt PRIVATE tv_cuda_simt tv_testing ${CMAKE_DL_LIBS})
-  add_test(NAME cuda_linear_cublaslt COMMAND cuda_linear_cublaslt)
-  set_tests_properties(cuda_linear_cublaslt PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${test_timeout})
 endif()

@@ -60,6 +60,7 @@ tv_status tv_engine_open(const tv_engine_options *o, tv_engine **out, tv_err *er
     tv_engine *e = tv_xcalloc(1, sizeof *e);
     e->ops = ops;
     e->dir = dir;
+    e->graphs = !o->no_graphs;
     tv_dev_options dev = {.threads = o->threads, .isa = o->isa ? o->isa : "auto", .gpu = o->gpu};
     tv_status s = ops->open(&dev, &e->dev, err);
     if (s == TV_OK) s = tv_model_load(dir, ops, e->dev, o->progress, &e->model, err);
@@ -155,10 +156,14 @@ cJSON *tv_backends_json(const tv_engine *e) {
     cJSON *list = cJSON_CreateArray();
     for (int i = 0; i < n; i++) {
         const char *why = NULL;
+        int here = !strcmp(backends[i]->device, limits.device), both = here;
+        for (int j = 0; j < n; j++)
+            both |= !strcmp(backends[j]->device, limits.device) && !strcmp(backends[j]->name, backends[i]->name);
+        if (!here && both) continue; /* the one of this device says it all */
         cJSON *b = cJSON_CreateObject();
         cJSON_AddStringToObject(b, "name", backends[i]->name);
         cJSON_AddStringToObject(b, "device", backends[i]->device);
-        if (strcmp(backends[i]->device, limits.device))
+        if (!here)
             why = "runs on another device";
         else if (!backends[i]->supports(&limits, &why) && !why)
             why = "cannot run this model's shapes";

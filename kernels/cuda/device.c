@@ -28,13 +28,14 @@ static tv_status dev_open(const tv_dev_options *options, tv_dev **out, tv_err *e
 
 static void dev_close(tv_dev *dev) {
     if (!dev) return;
+    cuda_steps_close(dev);
     cuda_cudnn_close(dev);
-    cuda_moe_close(dev);
-    cuda_lt_close(dev);
     for (int i = 0; i < 2; i++) {
         if (dev->stage_read[i]) cuda_rt_event_close(dev->stage_read[i]);
         cuda_rt_host_free(dev->stage[i]);
     }
+    cuda_moe_close(dev);
+    cuda_lt_close(dev);
     cuda_rt_stream_close(dev->stream);
     for (int i = 0; i < CUDA_N_SCRATCH; i++) cuda_rt_free(dev->scratch[i]);
     cuda_rt_free(dev->segments);
@@ -110,6 +111,7 @@ tv_status cuda_scratch(tv_dev *dev, int kind, size_t bytes, void **p, tv_err *er
         dev->scratch[kind] = NULL, dev->scratch_bytes[kind] = 0;
         TV_TRY(dev_alloc(dev, bytes, &dev->scratch[kind], err));
         dev->scratch_bytes[kind] = bytes;
+        dev->generation++;
     }
     *p = dev->scratch[kind];
     return TV_OK;
@@ -117,12 +119,18 @@ tv_status cuda_scratch(tv_dev *dev, int kind, size_t bytes, void **p, tv_err *er
 
 tv_status cuda_segments(tv_dev *dev, const tv_segment *segments, int n, const tv_segment **out, tv_err *err) {
     size_t bytes = (size_t)n * sizeof *segments;
+    if (dev->reach) { /* what begins such a step has copied them, and what asks may hold their envelope */
+        TV_ASSERT(n == dev->n_segments);
+        *out = dev->segments;
+        return TV_OK;
+    }
     if (n > dev->max_segments) {
         dev_free(dev, dev->segments, (size_t)dev->max_segments * sizeof *segments);
         dev->segments = NULL, dev->n_segments = dev->max_segments = 0;
         void *p;
         TV_TRY(dev_alloc(dev, bytes, &p, err));
         dev->segments = p, dev->max_segments = n;
+        dev->generation++;
         free(dev->segments_host);
         dev->segments_host = tv_xmalloc(bytes);
     }
@@ -181,6 +189,11 @@ const tv_ops tv_ops_cuda = {.name = "cuda",
                             .upload = upload,
                             .download = download,
                             .sync = sync,
+                            .host_alloc = cuda_rt_host_alloc,
+                            .host_free = cuda_rt_host_free,
+                            .step_begin = cuda_step_begin,
+                            .step_end = cuda_step_end,
+                            .steps_forget = cuda_steps_forget,
                             .matrix_load = matrix_load,
                             .matrix_free = matrix_free,
                             .moe_scratch_bytes = cuda_moe_scratch_bytes,

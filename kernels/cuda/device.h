@@ -3,7 +3,7 @@
 #define TV_CUDA_DEVICE_H
 
 #include "kernels/cuda/runtime.h"
-#include "kernels/attention.h"
+#include "kernels/cuda/attention.h"
 #include "kernels/ops.h"
 
 #ifdef __cplusplus
@@ -31,12 +31,17 @@ struct tv_dev {
     struct cuda_lt *lt;  /* NULL: lt_absent says why */
     char lt_absent[128];
     int gemm_rows; /* height of the tiles of our own products: 16, 64, 128; 0: by sizes */
-    struct cuda_experts *experts; /* moe.cu: where each layer's expert matrices lie, on the card */
-    int n_experts;
     /* Uploads of pageable memory: one buffer is filled while the card reads the other. */
     void *stage[2];
     cuda_rt_event *stage_read[2]; /* recorded behind the last copy from it */
     int stage_next;
+    size_t flash_scratch; /* most bytes of partial results in one launch of flash, where a segment needs no more; 0: 64 MiB */
+    struct cuda_experts *experts; /* moe.cu: where each layer's expert matrices lie, on the card */
+    int n_experts;
+    struct cuda_steps *steps; /* steps.c */
+    int reach;                /* inside a step that is or may be recorded: keys that launches are sized for; else 0 */
+    uint64_t generation;      /* counts the moves of memory that launches point to: scratch, segments */
+    uint64_t graph_launches;  /* steps that ran as a graph */
     char description[160];
 };
 
@@ -46,6 +51,13 @@ TV_NODISCARD tv_status cuda_scratch(tv_dev *dev, int kind, size_t bytes, void **
 /* The n segments (host memory) in device memory, copied there when they are not the ones last asked for. */
 TV_NODISCARD tv_status cuda_segments(tv_dev *dev, const tv_segment *segments, int n, const tv_segment **out,
                                      tv_err *err);
+
+/* tv_ops.step_begin, step_end, steps_forget (steps.c). */
+tv_status cuda_step_begin(tv_dev *dev, const void *owner, const tv_step_key *key, const tv_segment *segments, int n,
+                          int *run, tv_err *err);
+tv_status cuda_step_end(tv_dev *dev, tv_status status, tv_err *err);
+void cuda_steps_forget(tv_dev *dev, const void *owner);
+void cuda_steps_close(tv_dev *dev);
 
 /* One launcher an operation, in the file of its name: argument checks, limits of the kernel, launch on dev->stream. */
 tv_status cuda_embed(tv_dev *dev, const tv_embed_args *a, tv_err *err);
@@ -70,15 +82,14 @@ size_t cuda_moe_scratch_bytes(int M, int D, int F, int used);
 void cuda_moe_close(tv_dev *dev); /* frees dev->experts */
 tv_status cuda_logprobs(tv_dev *dev, const tv_logprobs_args *a, tv_err *err);
 tv_status cuda_sample(tv_dev *dev, const tv_sample_args *a, tv_err *err);
-tv_status cuda_attn_math(tv_dev *dev, const tv_attn_args *a, tv_err *err);
-tv_status cuda_attn_eager(tv_dev *dev, const tv_attn_args *a, tv_err *err);
-tv_status cuda_attn_flash(tv_dev *dev, const tv_attn_args *a, tv_err *err);
-tv_status cuda_attn_cudnn(tv_dev *dev, const tv_attn_args *a, tv_err *err);
-int cuda_cudnn_supports(const tv_attn_limits *limits, const char **why);
 void cuda_cudnn_close(tv_dev *dev);
 /* The plans made so far, one a line; malloc'd. */
 char *cuda_cudnn_text(const tv_dev *dev);
-enum { CUDA_ATTN_MAX_HEAD = 256, CUDA_ATTN_HEAD_STEP = 16 }; /* head sizes of our attention kernels */
+/* Head size and alignment, after tv_check_attn. */
+TV_NODISCARD tv_status cuda_attn_check(const tv_attn_args *a, tv_err *err);
+/* Scratch that flash keeps for a cache of this shape, however its plans and lengths change; a single row with so many
+ * splits that its own need is larger makes it grow. */
+size_t cuda_attn_flash_scratch_bytes(const tv_dev *dev, const tv_kv_layer *kv, int H);
 
 #ifdef __cplusplus
 }
