@@ -130,6 +130,18 @@ foreach(device ${cuda_devices})
   endforeach()
 endforeach()
 
+# The whole layer loop on the golden models: the tests of tests/test_forward.c that mean something on any device.
+foreach(device ${cuda_devices})
+  add_executable(${device}_forward tests/test_forward.c)
+  target_compile_definitions(${device}_forward PRIVATE TV_TEST_OPS=tv_ops_cuda)
+  target_link_libraries(${device}_forward PRIVATE tv_rig_${device} tv_cuda_lists)
+  foreach(name golden)
+    add_test(NAME ${device}_forward_${name} COMMAND ${device}_forward ${name})
+    set_tests_properties(${device}_forward_${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1800
+                                                              ENVIRONMENT OMP_WAIT_POLICY=passive)
+  endforeach()
+endforeach()
+
 # cuBLASLt's own descriptors, with a stand-in for the calls that need a card.
 if(TV_NVCC AND TV_CUBLASLT_INCLUDE)
   add_executable(cuda_cublaslt tests/cuda/test_linear_cublaslt.c kernels/cuda/linear_cublaslt.c)

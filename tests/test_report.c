@@ -469,7 +469,8 @@ static void test_shared_noise_widens(void) {
         }
     }
     cJSON *r = build(&data, (tv_report_options){0});
-    double estimate = number(r, "estimators.hedged.estimate"), allowance = number(r, "estimators.hedged.bias_allowance");
+    double estimate = number(r, "estimators.hedged.estimate"),
+           allowance = number(r, "estimators.hedged.bias_allowance");
     double floor_a = number(r, "floor.a.hedged.estimate"), floor_b = number(r, "floor.b.hedged.estimate");
     CHECK_INT(number(r, "floor.a.hedged.r"), R / 2);
     int stands_out = 0;
@@ -481,7 +482,7 @@ static void test_shared_noise_widens(void) {
     }
     CHECK(stands_out > 0);
     double se = number(r, "estimators.hedged.se");
-    CHECK(fabs(estimate) > 1.96 * se);             /* sampling error alone would deny the truth */
+    CHECK(fabs(estimate) > 1.96 * se); /* sampling error alone would deny the truth */
     CHECK(fabs(estimate) <= 1.96 * se + allowance);
     cJSON_Delete(r);
 }
@@ -619,7 +620,7 @@ static const tv_test tests[] = {{"report_keys", test_keys},
                                 {"report_degenerate", test_degenerate},
                                 {"report_unfaithful", test_unfaithful},
                                 {"report_shared_noise_widens", test_shared_noise_widens},
-    {"report_clusters", test_clusters},
+                                {"report_clusters", test_clusters},
                                 {"report_options", test_options},
                                 {"report_differences", test_differences},
                                 {"report_html", test_html}};

@@ -46,14 +46,31 @@ struct flash_step {
 };
 
 template <int HSP> struct flash_shape {
-    static const int LD = HSP + 8, SLOT = FLASH_KEYS * LD; /* elements of a row and a slot */
-    static const bool Q_SHARED = HSP > 128;                /* else a warp's queries stay in registers */
+    static const int LD = HSP + 8, SLOT = FLASH_KEYS * LD;        /* elements of a row and a slot */
+    static const bool Q_SHARED = HSP > 128;                       /* else a warp's queries stay in registers */
+    static const int BLOCKS = HSP <= 64 ? 3 : HSP <= 128 ? 2 : 1; /* of four warps on an SM that registers must allow */
 };
 template <int WARPS> __device__ __forceinline__ void flash_sync() {
     if (WARPS == 1)
         __syncwarp();
     else
         __syncthreads();
+}
+
+/* A split's maximum and sum merged into those of the splits before it; outputs then are merged with flash_merge_output.
+ */
+struct flash_weights {
+    float was, now;
+};
+__device__ __forceinline__ flash_weights flash_merge(float &m, float &l, float next_m, float next_l) {
+    const float new_m = fmaxf(m, next_m);
+    const flash_weights w = {exp_f32(m - new_m), exp_f32(next_m - new_m)};
+    l = fmaf(next_l, w.now, l * w.was);
+    m = new_m;
+    return w;
+}
+__device__ __forceinline__ float flash_merge_output(float o, float next_o, flash_weights w) {
+    return fmaf(next_o, w.now, o * w.was);
 }
 
 /* q.k of 16 rows and `steps` runs of 16 keys. FULL: all four, without branches, so that eight sums are under way. */
@@ -90,9 +107,11 @@ __device__ __forceinline__ void flash_scores(float (&s)[FLASH_KEYS / 8][4], cons
     }
 }
 
-template <int HSP, int WARPS> __global__ void __launch_bounds__(WARPS * 32) flash_kernel(const flash_step a) {
+template <int HSP, int WARPS>
+__global__ void __launch_bounds__(WARPS * 32, WARPS == 1 ? 1 : flash_shape<HSP>::BLOCKS)
+    flash_kernel(const flash_step a) {
     SIMT_DYN_SHARED(smem);
-    const int LD = flash_shape<HSP>::LD, SLOT = flash_shape<HSP>::SLOT, T = WARPS * 32, CHUNKS = HSP / 8;
+    const int LD = flash_shape<HSP>::LD, SLOT = flash_shape<HSP>::SLOT, T = WARPS * 32;
     const bool Q_SHARED = flash_shape<HSP>::Q_SHARED;
     uint16_t *slots = (uint16_t *)smem, *q_shared = slots + 3 * SLOT;               /* [3,64,LD], [WARPS*16,LD] bf16 */
     float *merged = (float *)(q_shared + (Q_SHARED ? WARPS * FLASH_ROWS * LD : 0)); /* [HSP/8,4,T] f32, if splits > 1 */
@@ -122,17 +141,24 @@ template <int HSP, int WARPS> __global__ void __launch_bounds__(WARPS * 32) flas
         at[h] = ((size_t)(seg.row + r / heads) * a.H + g * heads + r % heads) * a.HS;
     }
 
-    const size_t cache = ((size_t)seg.slot * a.G + g) * a.S * a.HS;
-    auto load = [&](const uint16_t *from, int t, int slot) {
-        if (t < tiles) {
-            const int key = begin + t * a.key_tile, n = min(a.key_tile, end - key), n16 = (n + 15) / 16 * 16;
-            from += cache + (size_t)key * a.HS;
-#pragma unroll 4
-            for (int j = 0; j < FLASH_KEYS * CHUNKS / T; j++) {
-                const int i = j * T + tid, r = i / CHUNKS, c = i % CHUNKS;
-                const bool valid = r < n && c * 8 < a.HS;
-                if (r < n16)
-                    cp_async_16(slots + slot * SLOT + r * LD + c * 8, valid ? from + r * a.HS + c * 8 : from, valid);
+    /* Neighbouring threads load the 16-byte units of a row; COLUMNS - HSP / 8 are idle where HSP / 8 is no power of 2.
+     */
+    const int COLUMNS = HSP <= 32 ? 4 : HSP <= 64 ? 8 : HSP <= 128 ? 16 : 32, STEP = T / COLUMNS;
+    const int load_row = tid / COLUMNS, column = tid % COLUMNS * 8;
+    const size_t load_at = (((size_t)seg.slot * a.G + g) * a.S + begin + load_row) * a.HS + column;
+    const size_t step = (size_t)STEP * a.HS;
+    auto load = [&](const uint16_t *cache, int t, int slot) {
+        const int n = min(a.key_tile, end - begin - t * a.key_tile);
+        if (n > 0 && column < HSP) {
+            const bool valid = column < a.HS;
+            const uint16_t *from = cache + load_at + (size_t)t * a.key_tile * a.HS;
+            uint16_t *to = slots + slot * SLOT + load_row * LD + column;
+            if (n == FLASH_KEYS) {
+#pragma unroll 8
+                for (int j = 0; j < FLASH_KEYS / STEP; j++, from += step) cp_async_16(to + j * STEP * LD, from, valid);
+            } else { /* zeros up to a whole run of 16 keys */
+                for (int r = load_row; r < (n + 15) / 16 * 16; r += STEP, to += STEP * LD, from += step)
+                    cp_async_16(to, from, valid && r < n);
             }
         }
         cp_async_commit(); /* an empty group keeps the count */
@@ -250,18 +276,20 @@ template <int HSP, int WARPS> __global__ void __launch_bounds__(WARPS * 32) flas
         if (WARPS > 1 && end > a.split_keys && (next == end || next - split_begin == a.split_keys)) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                if (n_keys[h] > split_begin) {
-                    const float new_m = fmaxf(merged_m[h], m[h]);
-                    const float was = exp_f32(merged_m[h] - new_m), now = exp_f32(m[h] - new_m);
-                    const bool first = split_begin == 0;
-                    merged_l[h] = first ? l[h] : fmaf(l[h], now, merged_l[h] * was);
-                    merged_m[h] = new_m;
+                float *to = merged + 2 * h * T + tid;
+                if (split_begin == 0) {
+                    merged_m[h] = m[h], merged_l[h] = l[h];
+#pragma unroll
+                    for (int i = 0; i < HSP / 8; i++)
+                        to[4 * i * T] = o[i][2 * h], to[(4 * i + 1) * T] = o[i][2 * h + 1];
+                } else if (n_keys[h] > split_begin) {
+                    const flash_weights w = flash_merge(merged_m[h], merged_l[h], m[h], l[h]);
 #pragma unroll
                     for (int i = 0; i < HSP / 8; i++)
 #pragma unroll
                         for (int e = 0; e < 2; e++) {
-                            float *to = merged + (i * 4 + 2 * h + e) * T + tid;
-                            *to = first ? o[i][2 * h + e] : fmaf(o[i][2 * h + e], now, *to * was);
+                            const int at_e = (4 * i + e) * T;
+                            to[at_e] = flash_merge_output(to[at_e], o[i][2 * h + e], w);
                         }
                 }
                 m[h] = -INFINITY, l[h] = 0.0f;
@@ -317,17 +345,19 @@ __global__ void __launch_bounds__(COMBINE_WARPS * 32) flash_combine_kernel(const
     for (int i = 0; i < splits; i++) {
         const float2 ml = a.part_ml[part + (size_t)i * a.rows];
         const float *next = a.part_o + (part + (size_t)i * a.rows) * a.HS;
-        const float new_m = i ? fmaxf(m, ml.x) : ml.x, was = exp_f32(m - new_m), now = exp_f32(ml.x - new_m);
-        l = i ? fmaf(ml.y, now, l * was) : ml.y;
-        m = new_m;
+        flash_weights w = {0.0f, 1.0f};
+        if (i == 0)
+            m = ml.x, l = ml.y;
+        else
+            w = flash_merge(m, l, ml.x, ml.y);
 #pragma unroll
         for (int j = 0; j < COMBINE_VECTORS; j++) {
             const int d = j * 128 + lane * 4;
             if (d >= a.HS) continue;
             const float4 x = *(const float4 *)(next + d);
-            o[j] = i ? make_float4(fmaf(x.x, now, o[j].x * was), fmaf(x.y, now, o[j].y * was),
-                                   fmaf(x.z, now, o[j].z * was), fmaf(x.w, now, o[j].w * was))
-                     : x;
+            o[j] = i == 0 ? x
+                          : make_float4(flash_merge_output(o[j].x, x.x, w), flash_merge_output(o[j].y, x.y, w),
+                                        flash_merge_output(o[j].z, x.z, w), flash_merge_output(o[j].w, x.w, w));
         }
     }
 #pragma unroll

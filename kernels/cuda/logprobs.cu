@@ -1,19 +1,20 @@
-/* logprobs: log-softmax of each row of logits [M,V] f32 after temperature, its top k, and the given token's value and
- * rank.
+/* logprobs: log-softmax of each row of logits [M,V] f32 after temperature, its top k, the given token's value and rank.
  *
- * Three kernels, because the sum of docs/numerics.md needs the row's maximum first; each works on blocks of 512 logits:
- *   max     grid (M, blocks / 8), 8 warps, a block each: suppressed ids to -inf, and the block's first in order
- *   sum     grid (M, blocks / (8 * per_warp)), 8 warps: the block's sum of exponentials, and its part of the token's
- * rank select  grid (M), 512 threads: sums the blocks, chooses the top k, writes the results The row is read twice,
- * both times by as many blocks as it has parts, so that one row alone is spread over the card.
+ * Three kernels, because the sum of docs/numerics.md needs the row's maximum first; all work on blocks of 512 logits:
+ *   max     grid (M, blocks / 8), 8 warps, a block each: suppressed ids to -inf, and the first of the block in order
+ *   sum     grid (M, blocks / (8 per_warp)), 8 warps: sum of exponentials of a block, and its part of the token's rank
+ *   select  grid (M), 512 threads: adds the sums, chooses the top k, writes the results
+ * The row is read twice, both times by as many blocks as it has parts: one row alone is spread over the card.
  *
- * Order is that of one key of a logit: its value, greater for greater, above the complement of its id. The k blocks
- * whose first keys are the largest hold the top k, and the least of those firsts (a k-th of something, so not above the
- * k-th of all) bounds them from below: select looks at k blocks and keeps little more than k keys. Where it keeps too
- * many (rows in descending order, rows of one value), it cuts them to the best k and raises the bound. Scratch: per row
- * and block a key, a sum and a count (16 bytes). Limits: k <= 128, V <= 2^20. NUMERICS: bit-equal to the CPU device but
- * where log_rounded is not (two of 2.3e8 sums). A block of 512 is a warp's: element i in lane i % 32 = four chains of
- * eight lanes. How blocks are given to warps changes nothing. */
+ * Order is that of one key of a logit: its value above the complement of its id. The k blocks whose first keys are the
+ * largest hold the top k, and the least of those first keys, being the k-th of some, is not above the k-th of all: it
+ * bounds them from below. So select looks at k blocks, and keeps little more than k keys. Where it keeps too many (rows
+ * of one value, for one), it cuts them to the best k and raises the bound.
+ *
+ * Shared memory: select 8.6 KiB and 12 bytes a block (3.5 KiB at V = 151,936). Scratch: 16 bytes a row and block.
+ * Limits: k <= 128, V <= 2^20.
+ * NUMERICS: bit-equal to the CPU device but where log_rounded is not (two of 2.3e8 sums). A block is a warp's: element
+ * i in lane i % 32 is four chains of eight lanes. How blocks are given to warps changes nothing. */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/numerics.h"
 
@@ -27,8 +28,7 @@ enum {
     KEPT = 2 * BLOCK, /* keys that select holds */
     AHEAD = 4         /* blocks that select loads ahead */
 };
-#define KEY_BAD 0xffffffffffffffffull /* of a block with a NaN or +inf; 0 is that of a block without any probability   \
-                                       */
+#define KEY_BAD 0xffffffffffffffffull    /* of a block with a NaN or +inf; 0: of one without any probability */
 static const float GREEDY_BELOW = 1e-6f; /* temperatures that count as 0 */
 
 /* x > -inf, x < inf; -0 is +0 in the order. */
@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(WARPS * 32)
     if (lane == 0) keys[(size_t)blockIdx.x * (size_t)n_blocks + (size_t)block] = key;
 }
 
-/* Both results of a row without or with only faulty logits are left as they are. count: the token's rank is wanted;
- * sum: so are sums (the temperature is not 0). UNIT: temperature 1. */
+/* Blocks' sums of exponentials (0 unless with_sums) and how many of their logits come before the row's token (0 where
+ * it has none). Both are left as they are in a row that is bad. UNIT: temperature 1. */
 template <bool UNIT>
 __global__ void __launch_bounds__(WARPS * 32)
     logprobs_sum_kernel(float *__restrict__ sums, int32_t *__restrict__ counts, const uint64_t *__restrict__ keys,

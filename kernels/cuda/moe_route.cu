@@ -3,8 +3,9 @@
  *
  * grid (ceil(M / 4)), block 4 warps, one row a warp. Shared memory: E + used f32 a warp.
  * Sums run in ascending order of experts (softmax) and descending of probabilities (norm), in every lane alike. Each
- * round the lanes' best are compared; only the lane that gave one looks for its next. NUMERICS: bit-equal to the CPU
- * device, the exponential of f64 rounded to f32 included (exp_rounded). */
+ * round the lanes' best are compared; only the lane that gave one looks for its next.
+ * Limits: E <= 1024; given experts lie in [0,E) (checked where they come from, as ids of embed are).
+ * NUMERICS: bit-equal to the CPU device; the exponential is f64's rounded to f32 (exp_rounded). */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/numerics.h"
 

@@ -1,5 +1,4 @@
-// The arithmetic of docs/numerics.md for kernels, with the bits of the CPU device (kernels/cpu/vec.h); NaN payloads
-// excepted.
+// The arithmetic of docs/numerics.md for kernels: the bits of the CPU device (kernels/cpu/vec.h) but for NaN payloads.
 #ifndef TV_CUDA_NUMERICS_H
 #define TV_CUDA_NUMERICS_H
 
@@ -25,9 +24,8 @@ __device__ __forceinline__ float exp_f32(float x) {
     return x < -87.33654f ? 0.0f : e;
 }
 
-// Sum over a warp whose lane l holds lane l % 8 of chain l / 8: (c0 + c1) + (c2 + c3), then
-// ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)). Four chains of eight lanes are one warp with element i in lane i
-// % 32. The result is in every lane. All 32 lanes.
+// Sum over a warp whose lane l holds lane l % 8 of chain l / 8 (that is, element i in lane i % 32): (c0 + c1) + (c2 +
+// c3), then ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)). The result is in every lane. All 32 lanes.
 __device__ __forceinline__ float sum_chains(float v) {
     v += __shfl_xor_sync(0xffffffffu, v, 8);
     v += __shfl_xor_sync(0xffffffffu, v, 16);
@@ -38,12 +36,11 @@ __device__ __forceinline__ float sum_chains(float v) {
 }
 
 // The two functions below replace f64 ones of the CPU device by 64-bit integers with more bits, so that rounding to f32
-// gives what rounding the f64 result gives. Tried: each x of exp below -2^-33 (those above give 1), each of log; two of
-// the 2.3e8 logs differ, where f64 falls on the middle of two f32. Qn: an unsigned integer that stands for itself times
-// 2^-n.
+// gives what rounding the f64 result gives. Compared with glibc's: every x of exp below -2^-33 (those above give 1),
+// none differs; every x of log, two of 2.3e8 differ, where f64 falls on the middle of two f32.
+// Qn: an unsigned integer that stands for itself times 2^-n.
 
-// The rounded e^x for x <= 0 (-inf gives 0, denormals are kept, NaN stays NaN); error before rounding below 2^-56 of
-// the result.
+// Rounded e^x for x <= 0 (-inf gives 0, denormals are kept, NaN stays NaN); relative error before rounding below 2^-56.
 __device__ __forceinline__ float exp_rounded(float x) {
     if (!(x >= -104.0f)) return x < 0 ? 0.0f : x; // below 2^-150
     const uint32_t bits = __float_as_uint(x) & 0x7fffffffu;

@@ -1,11 +1,11 @@
-/* rmsnorm: out [M,D] = r(r(x / sqrt(mean x^2 + eps)) * weight) over rows of x (all, or those of `rows`), after x = r(x
- * + delta).
+/* rmsnorm: out [M,D] = r(r(x / sqrt(mean x^2 + eps)) * weight) over the rows of x, or those named in `rows`; where
+ * there is a delta, x = r(x + delta) before.
  *
  * grid (M), block: a thread for 8 values, 32 .. 512 threads. Shared memory: up to CHUNK values of the row (16 KiB).
  * The sum of squares is that of the CPU device: four chains of eight lanes are the 32 lanes of the first warp, which
- * reads the row from shared memory, where all threads have put it. A chain of D / 32 dependent fmaf (0.1 us at D =
- * 1024, 0.4 us at 5120) is what that costs beside a tree over all threads. NUMERICS: bit-equal to the CPU device; a row
- * depends on nothing but itself. */
+ * reads the row from shared memory, where all threads have put it. Beside a tree over all threads this costs a chain of
+ * D / 32 dependent fmaf, of some 4 cycles each.
+ * NUMERICS: bit-equal to the CPU device; a row depends on nothing but itself. */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/numerics.h"
 

@@ -1,10 +1,10 @@
-/* sample: from each record's first top_k log-probabilities [M,k], descending, the first j with u * total < p_0 + .. +
- * p_j and p_j > 0, where p_j = exp(lp_j - lp_0); the last j with p_j > 0 should rounding leave none; -1 for a record
- * without any.
+/* sample: from the first top_k log-probabilities of each record [M,k], descending, the first j with p_j > 0 and
+ * u * total < p_0 + .. + p_j, where p_j = exp(lp_j - lp_0); should rounding leave none, the last j with p_j > 0; -1 for
+ * a record without any.
  *
  * grid (ceil(M / 4)), block 4 warps, one record a warp. The lanes compute 32 exponentials at a time; the sums run over
- * them in ascending j in every lane alike. u is a function of (seed, trajectory, position) alone. NUMERICS: bit-equal
- * to the CPU device. */
+ * them in ascending j in every lane alike. u is a function of (seed, trajectory, position) alone.
+ * NUMERICS: bit-equal to the CPU device. */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/numerics.h"
 #include "kernels/philox.h"

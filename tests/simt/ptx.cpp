@@ -27,11 +27,11 @@ struct Ins {
 };
 struct Kernel { string name; std::vector<Ins> code; std::map<string, int> label, param; std::map<string, u64> smem; int nreg = 0; u64 sbytes = 0, pbytes = 0, local = 0; };
 enum Op { MOV, LD, ST, ADD, SUB, MUL, MAD, FMA, DIV, REM, NEG, ABS, MIN, MAX, AND, OR, XOR, NOT, SHL, SHR, SELP, SETP, CVT, CVTA, BRA, RET, BAR, SHFL, VOTE,
-          EX2, LG2, RCP, RSQRT, SQRT, MMA, LDSM, CPA, PRMT, POPC, CLZ, ATOM, FENCE, WSYNC, NOPS };
+          EX2, LG2, RCP, RSQRT, SQRT, MMA, LDSM, CPA, PRMT, POPC, CLZ, BFI, ATOM, FENCE, WSYNC, NOPS };
 const std::map<string, int> OPS = {{"mov", MOV}, {"ld", LD}, {"st", ST}, {"add", ADD}, {"sub", SUB}, {"mul", MUL}, {"mad", MAD}, {"fma", FMA}, {"div", DIV}, {"rem", REM},
     {"neg", NEG}, {"abs", ABS}, {"min", MIN}, {"max", MAX}, {"and", AND}, {"or", OR}, {"xor", XOR}, {"not", NOT}, {"shl", SHL}, {"shr", SHR}, {"selp", SELP}, {"setp", SETP},
     {"cvt", CVT}, {"cvta", CVTA}, {"bra", BRA}, {"ret", RET}, {"exit", RET}, {"bar", BAR}, {"barrier", BAR}, {"shfl", SHFL}, {"vote", VOTE}, {"ex2", EX2}, {"lg2", LG2}, {"rcp", RCP},
-    {"rsqrt", RSQRT}, {"sqrt", SQRT}, {"mma", MMA}, {"ldmatrix", LDSM}, {"cp", CPA}, {"prmt", PRMT}, {"popc", POPC}, {"clz", CLZ}, {"atom", ATOM}, {"red", ATOM},
+    {"rsqrt", RSQRT}, {"sqrt", SQRT}, {"mma", MMA}, {"ldmatrix", LDSM}, {"cp", CPA}, {"prmt", PRMT}, {"popc", POPC}, {"clz", CLZ}, {"bfi", BFI}, {"atom", ATOM}, {"red", ATOM},
     {"membar", FENCE}, {"fence", FENCE}};
 const std::map<string, int> SREGS = {{"%tid.x", 0}, {"%tid.y", 1}, {"%tid.z", 2}, {"%ctaid.x", 3}, {"%ctaid.y", 4}, {"%ctaid.z", 5}, {"%ntid.x", 6}, {"%ntid.y", 7}, {"%ntid.z", 8},
     {"%nctaid.x", 9}, {"%nctaid.y", 10}, {"%nctaid.z", 11}, {"%laneid", 12}, {"%warpid", 13}};
@@ -256,7 +256,7 @@ struct Block {
     u64 ep = 0;
     Warp* W = nullptr;
     const Ins* I = nullptr;
-    Block(const Kernel& kk, dim3 g, dim3 b, size_t dyn, const void* pp) : k(kk), grid(g), block(b), sm(kk.sbytes + dyn), sh((kk.sbytes + dyn + 3) / 4), par((const unsigned char*)pp) {}
+    Block(const Kernel& kk, dim3 g, dim3 b, size_t dyn, const void* pp) : k(kk), grid(g), block(b), sm(kk.sbytes + dyn), sh((kk.sbytes + dyn + 1) / 2), par((const unsigned char*)pp) {}
     [[noreturn]] void err(const string& s, int lane = -1) {
         fprintf(stderr, "PTX ERROR in %s block (%u,%u,%u) warp %d lane %d: %s\n  at: %s\n", k.name.c_str(), bid.x, bid.y, bid.z, W ? W->id : -1, lane, s.c_str(), I ? I->text.c_str() : "");
         abort();
@@ -273,13 +273,13 @@ struct Block {
         return 0;
     }
     void set(const Opnd& o, int l, u64 v) { if (o.k == Opnd::REG) W->R[(size_t)o.r * 32 + l] = v; }
-    void race(u64 off, int n, bool write, int l) {   // per 4-byte word: same barrier phase, or same warp phase within a warp
+    void race(u64 off, int n, bool write, int l) {   // per 2 bytes, the least that kernels store: same barrier phase, or same warp phase within a warp
         int t = W->id * 32 + l;
-        for (u64 i = off / 4; i < (off + n + 3) / 4; i++) {
+        for (u64 i = off / 2; i < (off + n + 1) / 2; i++) {
             Shadow& s = sh[i];
             auto clash = [&](int o, u64 e, u64 we) { return o >= 0 && o != t && e == ep && (o / 32 != W->id || we == W->wep); };
-            if (clash(s.w, s.we, s.ww)) err("shared-memory race: word " + std::to_string(i) + " written by thread " + std::to_string(s.w) + (write ? " and " : ", read by ") + std::to_string(t), l);
-            if (write && clash(s.r, s.re, s.rw)) err("shared-memory race: word " + std::to_string(i) + " read by thread " + std::to_string(s.r) + ", written by " + std::to_string(t), l);
+            if (clash(s.w, s.we, s.ww)) err("shared-memory race: halfword " + std::to_string(i) + " written by thread " + std::to_string(s.w) + (write ? " and " : ", read by ") + std::to_string(t), l);
+            if (write && clash(s.r, s.re, s.rw)) err("shared-memory race: halfword " + std::to_string(i) + " read by thread " + std::to_string(s.r) + ", written by " + std::to_string(t), l);
             if (write) { s.w = t; s.we = ep; s.ww = W->wep; } else { s.r = t; s.re = ep; s.rw = W->wep; }
         }
     }
@@ -304,7 +304,10 @@ struct Block {
         u64 addr[32];
         for (int l = 0; l < 32; l++) if (act >> l & 1) {
             u64 a = addr[l] = get(in.o[base], l) + get(in.o[base + 1], l);
-            if (in.sp == PARAM) { u64 v = 0; memcpy(&v, par + a, in.t.w); set(in.o[0], l, v); continue; }
+            if (in.sp == PARAM) {
+                for (int i = 0; i < in.vec; i++) { u64 v = 0; memcpy(&v, par + a + (u64)(i * in.t.w), in.t.w); set(in.o[i], l, v); }
+                continue;
+            }
             unsigned char* p = at(in.sp, a, n, l, !ld);
             for (int i = 0; i < in.vec; i++) {
                 if (ld) { u64 v = 0; memcpy(&v, p + i * in.t.w, in.t.w); if (in.t.c == 's') v = zx((u64)sx(v, in.t.w), in.t.w < 4 ? 4 : in.t.w); set(in.o[i], l, v); }
@@ -384,6 +387,7 @@ struct Block {
             case SHL: { u64 n = (u32)b; return n >= 8u * w ? 0 : zx(a << n, w); }
             case SHR: { u64 n = (u32)b; if (n >= 8u * w) n = s ? 8u * w - 1 : 64; return n == 64 ? 0 : s ? zx((u64)(sx(a, w) >> n), w) : zx(a, w) >> n; }
             case POPC: return (u64)__builtin_popcountll(zx(a, w)); case CLZ: return zx(a, w) ? (u64)__builtin_clzll(zx(a, w)) - (64 - 8u * w) : 8u * w;
+            case BFI: { u64 at = c & 255, n = get(in.o[4], l) & 255, m = at > 63 ? 0 : (n > 63 ? ~0ull : (1ull << n) - 1) << at; return zx((b & ~m) | (m ? a << at & m : 0), w); }
             case PRMT: { u64 both = zx(a, 4) | zx(b, 4) << 32, r = 0; for (int i = 0; i < 4; i++) { u64 q = c >> 4 * i & 15, by = both >> 8 * (q & 7) & 255; if (q & 8) by = by & 128 ? 255 : 0; r |= by << 8 * i; } return r; }
             default: break;
             }

@@ -390,7 +390,15 @@ static void test_attention_refuses(void) {
     tv_err err = {0};
     tv_bf16 *p = rig_put(dev, NULL, 4096);
     const tv_segment s = {0, 0, 1, 0};
-    const tv_attn_args good = {p, {p, p, 1, 1, 1, 16}, p, &s, 1, 1, 1, 1, {16, 16}, 0};
+    const tv_attn_args good = {.q = p,
+                               .kv = {p, p, 1, 1, 1, 16},
+                               .out = p,
+                               .segments = &s,
+                               .n_segments = 1,
+                               .M = 1,
+                               .H = 1,
+                               .scale = 1,
+                               .plan = {16, 16}};
     for (int b = 0; b < N_BACKENDS; b++) {
         tv_attn_args a = good;
         a.kv.HS = 12;
