@@ -153,7 +153,12 @@ static tv_status run_arm(const tv_dataset *data, int set, int64_t reads, tv_read
                          const tv_hedged_params *fixed, tv_hedged_fn *fn, tv_hedged_arm *arm, tv_err *err) {
     const tv_set *s = &data->set[set];
     if (s->N < 1) return TV_FAIL(err, TV_EARG, "set %s has no trajectories", side_name(set));
-    tv_hedged_job job = {.N = s->N, .n = data->n, .tokens = s->tokens, .lengths = s->lengths, .raw = readout.raw};
+    tv_hedged_job job = {.N = s->N,
+                         .n = data->n,
+                         .blocks = s->blocks > 1 ? s->blocks : 1,
+                         .tokens = s->tokens,
+                         .lengths = s->lengths,
+                         .raw = readout.raw};
     TV_TRY(check_side(data, set, set, reads, &job.own, err));
     TV_TRY(check_side(data, set, !set, reads, &job.other, err));
     job.readout = readout.readout > 0 ? readout.readout : INT32_MAX;

@@ -17,9 +17,7 @@ static tv_dataset shifted(const tv_dataset *data, int64_t first) {
     for (int s = 0; s < 2; s++)
         for (int e = 0; e < 2; e++) {
             if (data->deterministic[e]) continue;
-            view.set[s].ids[e] += first;
-            view.set[s].lps[e] += first;
-            view.set[s].reads[e] -= first;
+            tv_set_skip_reads(&view.set[s], e, first);
         }
     return view;
 }
