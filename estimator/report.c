@@ -108,7 +108,7 @@ static bar sign_bound(const state *st) {
 }
 
 static int faithful(const tv_hedged_arm *arm) {
-    if (!isnan(arm->faithfulness_z)) return fabs(arm->faithfulness_z) < FAITHFUL;
+    if (!isnan(arm->test_z)) return fabs(arm->test_z) < FAITHFUL;
     for (int64_t i = 0; i < arm->N; i++)
         if (arm->C[i] != 0) return 0;
     return 1; /* nothing to test: no position offers a choice that the sides value differently */
@@ -574,7 +574,7 @@ static void add_checks(state *st, cJSON *report) {
     cJSON *f = cJSON_AddObjectToObject(report, "faithfulness");
     for (int s = 0; s < 2; s++) {
         if (st->has_hedged)
-            add(f, s ? "b" : "a", st->hedged.arm[s].faithfulness_z,
+            add(f, s ? "b" : "a", st->hedged.arm[s].test_z,
                 st->hedged.arm[s].N < 2 ? ONE_TRAJECTORY : "the companion does not vary: nothing to test");
         else
             tv_json_add_null(f, s ? "b" : "a", "needs the hedged estimator");

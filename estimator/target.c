@@ -8,7 +8,9 @@
 #include "estimator/schedule.h"
 
 enum { AT_LEAST = 32 };
-static const double STUCK = 0.8; /* more reads that leave this much of the bias allowance do not remove it */
+/* The allowance for bias falls like r^-1/2 at least where reads remove it. Four times the reads that leave more than
+ * this much of it do not; the margin is for its own noise. */
+static const double STUCK = 0.8;
 
 /* What one round found, and what it says comes next. */
 typedef struct {
@@ -60,12 +62,16 @@ static void say(const tv_target_work *work, const round_result *r, double target
 }
 
 /* Why measuring ends short of the target; NULL: it goes on. In fresh memory. */
-static char *give_up(const tv_target_options *o, const round_result *now, const round_result *before) {
+static char *give_up(const tv_target_options *o, const round_result *now, const cJSON *rounds) {
     if (!now->possible) return tv_xstrdup(now->reason);
-    if (before && now->reads > now->R && now->R >= 1.5 * before->R && now->bias > STUCK * before->bias)
-        return tv_xprintf("the interval's allowance for bias is %.4g at %.0f reads and was %.4g at %.0f: more reads do "
-                          "not bring it below what the target leaves",
-                          now->bias, now->R, before->bias, before->R);
+    for (const cJSON *row = rounds->child; row && now->reads > now->R; row = row->next) {
+        const double R = number(row, "reads"), bias = number(row, "bias_allowance");
+        if (now->R >= 4 * R && now->bias > STUCK * bias)
+            return tv_xprintf(
+                "the interval's allowance for bias is %.4g at %.0f reads and was %.4g at %.0f: more reads "
+                "do not bring it below what the target leaves",
+                now->bias, now->R, bias, R);
+    }
     if (o->budget > 0 && now->queries > o->budget)
         return tv_xprintf("it would need about %.3g queries a side (%.0f trajectories, %.0f reads), and the budget is "
                           "%.3g",
@@ -105,7 +111,7 @@ tv_status tv_target_run(const tv_target_options *o, const tv_target_work *work, 
                        (long long)o->block, (long long)o->reads);
     const int64_t at_least = o->at_least > 0 ? o->at_least : AT_LEAST;
     int64_t blocks = (at_least + o->block - 1) / o->block, reads = o->reads;
-    round_result now = {0}, before = {0};
+    round_result now = {0};
     cJSON *rounds = cJSON_CreateArray();
     char *why_not = NULL;
     tv_status s;
@@ -115,7 +121,7 @@ tv_status tv_target_run(const tv_target_options *o, const tv_target_work *work, 
         if (s != TV_OK) break;
         add_round(rounds, &now);
         say(work, &now, o->target);
-        if (now.done || (why_not = give_up(o, &now, before.next ? &before : NULL))) break;
+        if (now.done || (why_not = give_up(o, &now, rounds))) break;
         /* Doubling at most; a deterministic side's reads cannot grow, so that R may stay where it is. */
         const double wanted = ceil(now.trajectories / (double)o->block);
         const int64_t more = wanted < 2.0 * (double)blocks ? (int64_t)wanted : 2 * blocks;
@@ -124,8 +130,7 @@ tv_status tv_target_run(const tv_target_options *o, const tv_target_work *work, 
         if (more > blocks) blocks = more;
         if (deeper > reads) reads = deeper;
         if (blocks == was_blocks && reads == was_reads) blocks++;
-        cJSON_Delete(before.next);
-        before = now;
+        cJSON_Delete(now.next);
         now.next = NULL;
     }
     if (s == TV_OK)
@@ -134,6 +139,5 @@ tv_status tv_target_run(const tv_target_options *o, const tv_target_work *work, 
         cJSON_Delete(rounds);
     free(why_not);
     cJSON_Delete(now.next);
-    cJSON_Delete(before.next);
     return s;
 }

@@ -28,8 +28,9 @@ typedef struct {
 } tv_target_work;
 
 /* Rounds of measuring, reporting and extrapolating; trajectories and reads at most double from one round to the next,
- * since a pilot's error bar is itself uncertain. Stops when the interval is within +-target, when more reads leave the
- * allowance for bias where it was, when the budget does not pay for what is needed, or when nothing could. Returns
+ * since a pilot's error bar is itself uncertain. Stops when the interval is within +-target, when four times the reads
+ * leave the allowance for bias about where it was, when the budget does not pay for what is needed, or when nothing
+ * could. Returns
  * {"target_error", "reached", "reason", "half_width", "bias_allowance", "trajectories", "reads", "queries" (a side),
  * "needed_trajectories", "needed_reads", "needed_queries" (null where nothing is needed or nothing helps), "rounds":
  * [{"trajectories", "reads", "half_width", "bias_allowance"}]}. */
