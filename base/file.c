@@ -25,7 +25,8 @@ tv_status tv_map_open(const char *path, tv_map *map, tv_err *err) {
     }
     if (!S_ISREG(st.st_mode)) {
         close(fd);
-        return TV_FAIL(err, TV_EIO, "%s: %s, not a regular file", path, S_ISDIR(st.st_mode) ? "a folder" : "a special file");
+        return TV_FAIL(err, TV_EIO, "%s: %s, not a regular file", path,
+                       S_ISDIR(st.st_mode) ? "a folder" : "a special file");
     }
     if (st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -72,11 +73,14 @@ tv_status tv_file_read(const char *path, size_t limit, char **text, size_t *size
 }
 
 tv_status tv_atomic_open(const char *path, tv_atomic *file, tv_err *err) {
+    memset(file, 0, sizeof *file);
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* the rename would put a file in the place of /dev/null */
+        return TV_FAIL(err, TV_EIO, "%s: cannot write: exists and is not a regular file", path);
     file->path = tv_xstrdup(path);
     file->tmp = tv_xprintf("%s.tmp-%ld", path, (long)getpid());
-    file->f = NULL;
-    struct stat st;
-    do { /* the lock tells a file being written from a leftover; one removed as such before it was locked is made again */
+    do { /* the lock tells a file being written from a leftover; one removed as such before it was locked is made again
+          */
         if (file->f) fclose(file->f);
         file->f = fopen(file->tmp, "wb");
         if (!file->f) {
@@ -213,7 +217,9 @@ static void *checked(void *p, size_t size) {
 }
 
 void *tv_xmalloc(size_t size) { return checked(malloc(size ? size : 1), size); }
-void *tv_xcalloc(size_t count, size_t size) { return checked(calloc(count ? count : 1, size ? size : 1), count * size); }
+void *tv_xcalloc(size_t count, size_t size) {
+    return checked(calloc(count ? count : 1, size ? size : 1), count * size);
+}
 void *tv_xrealloc(void *p, size_t size) { return checked(realloc(p, size ? size : 1), size); }
 
 char *tv_xstrdup(const char *s) {

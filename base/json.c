@@ -1,6 +1,7 @@
 #include "base/json.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +9,9 @@
 
 enum { MAX_DEPTH = 64 };
 
-static int compare_keys(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+static int compare_keys(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
 
 /* cJSON keeps both of two equal keys and returns the first: refuse instead of choosing. */
 static tv_status check(const cJSON *item, int depth, const char *name, tv_err *err) {
@@ -43,7 +46,8 @@ tv_status tv_json_parse(const char *text, size_t size, const char *name, cJSON *
     }
     for (; end < text + size; end++)
         if (!strchr(" \t\r\n", *end)) {
-            tv_status s = TV_FAIL(err, TV_EFORMAT, "%s: text after the JSON value at byte %zu", name, (size_t)(end - text));
+            tv_status s =
+                TV_FAIL(err, TV_EFORMAT, "%s: text after the JSON value at byte %zu", name, (size_t)(end - text));
             cJSON_Delete(json);
             return s;
         }
@@ -89,11 +93,40 @@ void tv_json_add_null(cJSON *object, const char *key, const char *reason) {
     free(reason_key);
 }
 
-char *tv_json_text(const cJSON *json) {
-    char *text = cJSON_Print(json);
+/* Turns the numbers of a tree into the text that reads back as the same double: cJSON itself settles for "nearly the
+ * same" (0.1 + 0.2 becomes 0.3). The shortest of 15, 16 and 17 digits; what is not finite becomes null. */
+static void spell_numbers(cJSON *item) {
+    for (; item; item = item->next) {
+        spell_numbers(item->child);
+        if (!cJSON_IsNumber(item)) continue;
+        double v = item->valuedouble;
+        char text[32] = "null";
+        for (int digits = 15; isfinite(v) && digits <= 17; digits++) {
+            snprintf(text, sizeof text, "%.*g", digits, v);
+            if (strtod(text, NULL) == v) break;
+        }
+        cJSON *raw = cJSON_CreateRaw(text);
+        TV_ASSERT(raw);
+        item->type = (item->type & ~0xff) | cJSON_Raw;
+        item->valuestring = raw->valuestring;
+        raw->valuestring = NULL;
+        cJSON_Delete(raw);
+    }
+}
+
+static char *print(const cJSON *json, int pretty) {
+    cJSON *spelled = cJSON_Duplicate(json, 1);
+    TV_ASSERT(spelled);
+    spell_numbers(spelled);
+    char *text = pretty ? cJSON_Print(spelled) : cJSON_PrintUnformatted(spelled);
     TV_ASSERT(text);
+    cJSON_Delete(spelled);
     return text;
 }
+
+char *tv_json_text(const cJSON *json) { return print(json, 1); }
+
+char *tv_json_line(const cJSON *json) { return print(json, 0); }
 
 tv_status tv_json_save(const cJSON *json, const char *path, tv_err *err) {
     char *text = tv_json_text(json);

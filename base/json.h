@@ -22,9 +22,12 @@ void tv_json_add_number(cJSON *object, const char *key, double value);
 /* Adds null under key and the reason under "KEY_reason". */
 void tv_json_add_null(cJSON *object, const char *key, const char *reason);
 
-/* Writes json pretty-printed with a final newline; whole numbers and doubles round-trip (17 digits where needed). */
-TV_NODISCARD tv_status tv_json_save(const cJSON *json, const char *path, tv_err *err);
-/* Pretty-printed text; the caller frees with free(). */
+/* Pretty-printed text; the caller frees with free(). Every number reads back as the same double (at most 17 digits);
+ * one that is not finite is null. */
 char *tv_json_text(const cJSON *json);
+/* The same on one line without white space. */
+char *tv_json_line(const cJSON *json);
+/* Writes tv_json_text and a final newline. */
+TV_NODISCARD tv_status tv_json_save(const cJSON *json, const char *path, tv_err *err);
 
 #endif

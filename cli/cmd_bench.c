@@ -1,4 +1,5 @@
 /* tvgpu bench: the machine's limits, and how much of them the kernels and the engine reach. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,13 +64,15 @@ static tv_status measure_estimator(FILE *table, cJSON **json, tv_err *err) {
 
 static tv_status measure(const tv_args *args, const char *what, FILE *table, cJSON **json, tv_err *err) {
     tv_bench_options options = {.threads = args->threads, .repeats = (int)args->reps};
+    if (strcmp(args->isa, "auto")) options.isa = args->isa;
     if (!strcmp(what, "limits")) return tv_bench_limits(&options, table, json, err);
     if (!strcmp(what, "ops")) return tv_bench_ops(&tv_ops_cpu, &options, table, json, err);
     if (!strcmp(what, "engine")) {
         tv_bench_engine_options engine = {.model = args->n_positional > 1 ? args->positional[1] : NULL,
-                                          .device = "auto",
+                                          .device = args->side[0].device,
                                           .threads = args->threads,
-                                          .isa = "auto"};
+                                          .isa = args->isa,
+                                          .gpu = args->gpu};
         return tv_bench_engine(&engine, table, json, err);
     }
     if (!strcmp(what, "estimator")) return measure_estimator(table, json, err);
@@ -79,12 +82,13 @@ static tv_status measure(const tv_args *args, const char *what, FILE *table, cJS
 static int run(tv_args *args, tv_err *err) {
     cJSON *json = NULL;
     const char *what = args->n_positional ? args->positional[0] : "limits";
-    if (measure(args, what, args->json ? NULL : stdout, &json, err) == TV_OK) {
-        if (args->json) {
-            cli_print_json(json);
-        }
+    FILE *table = args->json ? fopen("/dev/null", "w") : stdout;
+    if (!table) return (int)TV_FAIL(err, TV_EIO, "/dev/null: cannot open: %s", strerror(errno));
+    if (measure(args, what, table, &json, err) == TV_OK) {
+        if (args->json) cli_print_json(json);
         if (args->out && tv_json_save(json, args->out, err) == TV_OK) tv_note("wrote %s", args->out);
     }
+    if (table != stdout) fclose(table);
     cJSON_Delete(json);
     return EXIT_DONE;
 }

@@ -198,6 +198,24 @@ static tv_status passes_agree(const comparison *c, int side, int *agree, tv_err 
     return TV_OK;
 }
 
+/* Opens what an earlier run finished: a damaged file is better found now than after the hours that are left. */
+static tv_status check_finished(const comparison *c, tv_err *err) {
+    tv_status s = TV_OK;
+    for (int side = 0; side < 2; side++)
+        for (int set = 0; set < 2; set++)
+            for (int64_t pass = -1; pass < c->R && s == TV_OK; pass++) {
+                if (pass < 0 && side != set) continue;
+                char *path =
+                    pass < 0 ? tv_rundir_samples_path(c->run, side) : tv_rundir_pass_path(c->run, side, set, pass);
+                tv_trace *trace = NULL;
+                if (tv_path_exists(path)) s = tv_trace_open(path, &trace, err);
+                if (s != TV_OK) tv_note("%s cannot be used: delete it, and the same command makes it again", path);
+                tv_trace_close(trace);
+                free(path);
+            }
+    return s;
+}
+
 static tv_status measure(comparison *c, tv_err *err) {
     uint64_t unit = (uint64_t)(c->N * c->n), total = 2 * unit + 4 * unit * (uint64_t)c->R;
     int stopped[2] = {0, 0};
@@ -254,6 +272,7 @@ static tv_status measure_block(void *user, int64_t block, int64_t reads, tv_err 
                                  err);
     c->R = reads;
     c->done = 0;
+    if (s == TV_OK && block) s = check_finished(c, err);
     if (s == TV_OK) s = measure(c, err);
     if (block) tv_rundir_close(c->run);
     c->run = run;
@@ -358,6 +377,10 @@ static tv_status open_sides(comparison *c, tv_err *err) {
         TV_TRY(cli_engine_open(args, &args->side[1], c->dir[1], &c->engine[1], err));
         TV_TRY(check_same_vocabulary(c, err));
     }
+    int gpu = cli_on_gpu(c->engine[0]) && cli_on_gpu(c->engine[1]);
+    c->N = args->N ? args->N : args->quick ? 64 : gpu ? 512 : 128;
+    c->n = args->n ? args->n : args->quick ? 64 : gpu ? 500 : 128;
+    c->R = args->R ? args->R : args->quick ? 4 : gpu ? 16 : 4;
     for (int e = 0; e < 2; e++) TV_TRY(tv_serving_check(&args->side[e].serving, c->engine[e], err));
     if (args->side[0].serving.store_k != args->side[1].serving.store_k)
         return TV_FAIL(err, TV_EARG,
@@ -403,9 +426,11 @@ static tv_status work(comparison *c, double started, int *code, tv_err *err) {
             s = tv_rundir_check_disk(folder, tv_rundir_disk_need(c->run, N, c->n, k, passes, n_ids), err);
         if (s == TV_OK) {
             tv_note("%s %s", tv_rundir_resumed(c->run) ? "going on in" : "run folder", folder);
-            s = isfinite(c->args->target_error)
-                    ? cli_target_error(c->args, folder, c->N, c->R, measure_block, c, &c->target, err)
-                    : measure(c, err);
+            s = check_finished(c, err);
+            if (s == TV_OK)
+                s = isfinite(c->args->target_error)
+                        ? cli_target_error(c->args, folder, c->N, c->R, measure_block, c, &c->target, err)
+                        : measure(c, err);
         }
         if (s == TV_OK) s = report(c, started, code, err);
         free(manifest_path);
@@ -419,9 +444,6 @@ static int run(tv_args *args, tv_err *err) {
     comparison c = {.args = args};
     double started = tv_clock();
     int code = EXIT_DONE;
-    c.N = args->N ? args->N : args->quick ? 64 : 128;
-    c.n = args->n ? args->n : args->quick ? 64 : 128;
-    c.R = args->R ? args->R : 4;
     if (!args->side_given) {
         strcpy(args->side[1].serving.backend, "math");
         tv_note("no option ends in -a or -b: side b gets --backend-b math");

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "estimator/report.h"
 
 static int run(tv_args *args, tv_err *err) {
     if (!args->n_positional) return (int)TV_FAIL(err, TV_EARG, "estimate needs a run folder, a bundle or trace files");
@@ -16,6 +17,10 @@ static int run(tv_args *args, tv_err *err) {
     if (status == TV_OK && args->out) {
         status = tv_json_save(report, args->out, err);
         if (status == TV_OK) tv_note("wrote %s", args->out);
+    }
+    if (status == TV_OK && args->html) {
+        status = tv_report_html(report, args->html, err);
+        if (status == TV_OK) tv_note("wrote %s", args->html);
     }
     if (status == TV_OK) {
         cli_report_print(args, report);
@@ -36,6 +41,7 @@ const tv_command tv_command_estimate = {
     "measurement; own or imported) and prints every estimate that they allow. Needs no model.",
     "  tvgpu estimate tvgpu-runs/compare-1a2b3c4d\n"
     "  tvgpu estimate pair.safetensors --readout 5 --json\n"
+    "  tvgpu estimate RUN --html page.html\n"
     "  tvgpu estimate RUN --fail-above 0.1 && echo small enough\n",
     run,
 };

@@ -1,18 +1,35 @@
 /* tvgpu info: the model, the devices and backends, and why what is missing is missing. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/commands.h"
 #include "cli/common.h"
 
+/* Each entry with "available", or with the reason why it is not. */
 static void print_list(const char *title, const cJSON *list) {
     printf("%s\n", title);
     const cJSON *item;
     cJSON_ArrayForEach(item, list) {
-        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name"));
-        const char *why = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "status"));
-        printf("  %-8s %s\n", name ? name : "?", why ? why : "");
+        const char *why = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "reason"));
+        printf("  %-8s %s%s\n", cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name")),
+               why ? "not available: " : "available", why ? why : "");
     }
+}
+
+/* The one backend that a build without its device does not know: said to be missing rather than left out. */
+static void add_cudnn(cJSON *backends) {
+    const cJSON *item;
+    cJSON_ArrayForEach(item, backends) {
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name"));
+        if (name && !strcmp(name, "cudnn")) return;
+    }
+    cJSON *b = cJSON_CreateObject();
+    cJSON_AddStringToObject(b, "name", "cudnn");
+    cJSON_AddStringToObject(b, "device", "cuda");
+    cJSON_AddBoolToObject(b, "available", 0);
+    cJSON_AddStringToObject(b, "reason", "runs on a cuda device, which this build does not know");
+    cJSON_AddItemToArray(backends, b);
 }
 
 static int run(tv_args *args, tv_err *err) {
@@ -26,6 +43,7 @@ static int run(tv_args *args, tv_err *err) {
     tv_engine_info info;
     tv_engine_describe(engine, &info);
     cJSON *devices = tv_devices_json(), *backends = tv_backends_json(engine);
+    add_cudnn(backends);
     char *plan = args->plan ? tv_plan_text(engine, &args->side[0].serving) : NULL, hash[32];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)info.weights_hash);
     if (args->json) {

@@ -45,6 +45,9 @@ static tv_status work(tv_args *args, const char *dir, tv_err *err) {
                             is_file ? args->tokens : "--tokens", ids[i], (long long)(i / T), (long long)(i % T),
                             info.vocab_size - 1);
     }
+    if (s == TV_OK && T > info.max_positions)
+        s = TV_FAIL(err, TV_EARG, "%s: rows of %lld ids are longer than the %d positions of the model",
+                    is_file ? args->tokens : "--tokens", (long long)T, info.max_positions);
     if (s == TV_OK) s = tv_session_open(engine, &args->side[0].serving, B, T, &session, err);
     if (s == TV_OK) {
         logits = malloc((size_t)B * (size_t)T * (size_t)info.vocab_size * sizeof *logits);

@@ -18,7 +18,7 @@ static double get(const cJSON *o, const char *key) {
 /* Nested objects of numbers as indented lines. */
 static void print_tree(const cJSON *item, int indent) {
     for (; item; item = item->next) {
-        printf("%*s%-*s", indent, "", 26 - indent, item->string ? item->string : "-");
+        printf("%*s%-*s", indent, "", 26 - indent, item->string);
         if (cJSON_IsNumber(item))
             printf(" %.6g\n", item->valuedouble);
         else if (cJSON_IsString(item))
@@ -30,11 +30,27 @@ static void print_tree(const cJSON *item, int indent) {
         else if (cJSON_IsArray(item) && cJSON_IsNumber(item->child)) {
             for (const cJSON *n = item->child; n; n = n->next) printf(" %.4g", n->valuedouble);
             putchar('\n');
+        } else if (cJSON_IsArray(item)) { /* of objects: one a line, as "r 4  N 100" */
+            putchar('\n');
+            for (const cJSON *o = item->child; o; o = o->next) {
+                printf("%*s", indent, "");
+                for (const cJSON *n = o->child; n; n = n->next)
+                    if (cJSON_IsNumber(n)) printf("  %s %-10.6g", n->string, n->valuedouble);
+                putchar('\n');
+            }
         } else {
             putchar('\n');
             print_tree(item->child, indent + 2);
         }
     }
+}
+
+/* A factor or a dash, in a column. */
+static void cell(double v) {
+    if (isfinite(v))
+        printf(" %30.3g", v);
+    else
+        printf(" %30s", "-");
 }
 
 static void print_protocol(const char *title, const cJSON *p) {
@@ -54,12 +70,18 @@ static void print_protocol(const char *title, const cJSON *p) {
                 printf(" %8s", "-");
         putchar('\n');
     }
-    static const char *const keys[] = {"savings_over_pilot_single", "savings_over_hindsight_single", "rmse_ratio"};
-    for (int i = 0; i < 3; i++) {
-        const cJSON *o = cJSON_GetObjectItemCaseSensitive(p, keys[i]);
-        if (o) printf("%s\n", keys[i]), print_tree(o->child, 2);
+    const cJSON *ratio = cJSON_GetObjectItemCaseSensitive(p, "rmse_ratio"),
+                *pilot = cJSON_GetObjectItemCaseSensitive(p, "savings_over_pilot_single"),
+                *best = cJSON_GetObjectItemCaseSensitive(p, "savings_over_hindsight_single");
+    printf("%-26s %16s %30s %30s\n", "against a single level", "error ratio", "peak saving, level of a pilot",
+           "peak saving, best in hindsight");
+    cJSON_ArrayForEach(family, ratio) {
+        printf("%-26s %16.3g", family->string, get(ratio, family->string));
+        cell(get(cJSON_GetObjectItemCaseSensitive(pilot, family->string), "peak"));
+        cell(get(cJSON_GetObjectItemCaseSensitive(best, family->string), "peak"));
+        putchar('\n');
     }
-    if (isfinite(get(p, "theta"))) printf("%-26s %.4g\n", "theta", get(p, "theta"));
+    if (isfinite(get(p, "theta"))) printf("%-26s %16.3g\n", "theta", get(p, "theta"));
 }
 
 static tv_status next(const tv_args *args, const tv_dataset *data, tv_err *err) {

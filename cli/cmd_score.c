@@ -138,6 +138,7 @@ static tv_status work(const tv_args *args, const char *dir, tv_err *err) {
     tv_status s = TV_OK;
     int64_t passes = 0;
     uint64_t total = 0, bytes = 0, done = 0;
+    if (!args->dry_run) tv_rundir_clean(args->out);
     for (int i = 0; i < 2 && s == TV_OK; i++) {
         char name[32];
         snprintf(name, sizeof name, "%c.samples.safetensors", 'a' + i);

@@ -1,4 +1,5 @@
 /* tvgpu synth: every estimator on instances whose distance is known exactly. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,12 +11,47 @@
 
 static double get(const cJSON *o, const char *key) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(o, key);
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
 }
 
 static const char *text(const cJSON *o, const char *key) {
     const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, key));
     return s ? s : "";
+}
+
+static void print_check(const cJSON *check) {
+    double low = get(check, "low"), high = get(check, "high"); /* one of them may be missing */
+    int held = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(check, "held"));
+    printf("  %-6s %10.5g  ", held ? "held" : "FAILED", get(check, "value"));
+    if (isnan(low))
+        printf("at most %-14.5g", high);
+    else if (isnan(high))
+        printf("at least %-13.5g", low);
+    else
+        printf("in [%6.5g, %6.5g]%*s", low, high, 2, "");
+    printf("  %s\n", text(check, "name"));
+}
+
+/* What an error of 0.01 costs each family of estimators, scenario by scenario. */
+static void print_queries(const cJSON *rows) {
+    const char *scenario = "";
+    const cJSON *row;
+    cJSON_ArrayForEach(row, rows) {
+        double queries = get(row, "queries"), saving = get(row, "saving_over_hindsight_single");
+        if (!(fabs(get(row, "rmse") - 0.01) < 1e-9)) continue;
+        if (strcmp(scenario, text(row, "scenario"))) {
+            scenario = text(row, "scenario");
+            printf("\n%s\n  %-24s %14s  %s\n", scenario, "for an error of 0.01", "queries a side",
+                   "times fewer than the hindsight-best single level");
+        }
+        printf("  %-24s ", text(row, "family"));
+        if (isfinite(queries))
+            printf("%14.4g  ", queries);
+        else
+            printf("%14s  %s", "-", text(row, "queries_reason"));
+        if (isfinite(saving)) printf("%.3g", saving);
+        putchar('\n');
+    }
 }
 
 static void print_checks(const cJSON *report) {
@@ -24,25 +60,8 @@ static void print_checks(const cJSON *report) {
     cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(report, "instances"))
         printf("  %-24s %.17g\n", text(item, "name"), get(item, "tv"));
     puts("\nchecks");
-    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(report, "checks"))
-        printf("  %-56s %10.5g in [%.5g, %.5g]  %s\n", text(item, "name"), get(item, "value"), get(item, "low"),
-               get(item, "high"), cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "held")) ? "held" : "FAILED");
-    const cJSON *queries = cJSON_GetObjectItemCaseSensitive(report, "queries");
-    const char *scenario = "";
-    if (queries)
-        puts("\ntrajectory-reads a side for a root-mean-square error of 0.01 (savings over the best single level in "
-             "hindsight)");
-    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(queries, "rows")) {
-        if (get(item, "rmse") != 0.01) continue;
-        if (strcmp(scenario, text(item, "scenario")) != 0) printf("  %s\n", scenario = text(item, "scenario"));
-        const double reads = get(item, "trajectory_reads"), saving = get(item, "saving_over_hindsight_single");
-        if (reads > 0 && saving > 0)
-            printf("    %-24s %12.0f %8.1f\n", text(item, "family"), reads, saving);
-        else if (reads > 0)
-            printf("    %-24s %12.0f\n", text(item, "family"), reads);
-        else
-            printf("    %-24s %12s  %s\n", text(item, "family"), "-", text(item, "trajectory_reads_reason"));
-    }
+    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(report, "checks")) print_check(item);
+    print_queries(cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(report, "queries"), "rows"));
 }
 
 static void print_coverage(const cJSON *rows) {

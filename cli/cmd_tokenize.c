@@ -95,6 +95,16 @@ static tv_status chat(const tv_tokenizer *tok, const tv_args *args, const cJSON 
     return s;
 }
 
+/* The escape of a line end beyond ASCII at the beginning of NUL-terminated text, else NULL: readers that split at them
+ * would take one line for two. */
+static const char *unicode_line_end(const char *text) {
+    static const char *const ends[][2] = {
+        {"\xC2\x85", "\\u0085"}, {"\xE2\x80\xA8", "\\u2028"}, {"\xE2\x80\xA9", "\\u2029"}};
+    for (size_t i = 0; i < 3; i++)
+        if (!strncmp(text, ends[i][0], strlen(ends[i][0]))) return ends[i][1];
+    return NULL;
+}
+
 static tv_status one_line(const tv_tokenizer *tok, const tv_args *args, const char *line, size_t length,
                           const char *where, tv_err *err) {
     cJSON *json = NULL;
@@ -111,10 +121,13 @@ static tv_status one_line(const tv_tokenizer *tok, const tv_args *args, const ch
             putchar('"');
             for (size_t i = 0; i < size; i++) {
                 unsigned char c = (unsigned char)text[i];
+                const char *line_end = unicode_line_end(text + i);
                 if (c == '"' || c == '\\')
                     printf("\\%c", c);
                 else if (c < 0x20 || c == 0x7f)
                     printf("\\u%04x", c);
+                else if (line_end)
+                    fputs(line_end, stdout), i += c == 0xC2 ? 1 : 2;
                 else
                     putchar(c);
             }
@@ -170,8 +183,10 @@ static tv_status lines(const tv_tokenizer *tok, const tv_args *args, tv_err *err
     for (int64_t number = 1; s == TV_OK && (length = getline(&line, &room, stdin)) >= 0; number++) {
         while (length && (line[length - 1] == '\n' || line[length - 1] == '\r')) length--;
         char *where = tv_xprintf("line %lld", (long long)number);
-        if (length) s = one_line(tok, args, line, (size_t)length, where, err);
+        s = length ? one_line(tok, args, line, (size_t)length, where, err)
+                   : TV_FAIL(err, TV_EARG, "%s: empty, so that lines out would not match lines in", where);
         free(where);
+        if (s == TV_OK && fflush(stdout) != 0) break; /* each line at once; main reports that nobody reads on */
     }
     free(line);
     return s;

@@ -58,6 +58,12 @@ tv_status cli_engine_open(const tv_args *args, const tv_side *side, const char *
     return s;
 }
 
+int cli_on_gpu(const tv_engine *engine) {
+    tv_engine_info info;
+    tv_engine_describe(engine, &info);
+    return strncmp(info.device, "cpu", 3) != 0;
+}
+
 static void append(cli_prompts *p, const int32_t *ids, size_t n, int64_t line) {
     size_t have = p->P ? (size_t)p->offsets[p->P] : 0;
     p->ids = tv_xrealloc(p->ids, (have + n) * sizeof *p->ids);
@@ -128,6 +134,16 @@ static tv_status add_ids(const cJSON *list, const char *where, int64_t line, cli
     return s;
 }
 
+/* 1 when a JSON text holds an escaped NUL character. */
+static int has_nul(const char *text, size_t size) {
+    for (size_t i = 0; i + 5 < size; i++)
+        if (text[i] == '\\' && !memcmp(text + i + 1, "u0000", 5))
+            return 1;
+        else
+            i += text[i] == '\\'; /* a backslash that is escaped begins nothing */
+    return 0;
+}
+
 static tv_status add_file(const tv_args *args, const char *model_dir, tv_tokenizer **tok, cli_prompts *p, tv_err *err) {
     char *text;
     size_t size;
@@ -145,7 +161,10 @@ static tv_status add_file(const tv_args *args, const char *model_dir, tv_tokeniz
             s = tv_json_parse(c, length, where, &json, err);
             const cJSON *ids = cJSON_GetObjectItemCaseSensitive(json, "ids"),
                         *messages = cJSON_GetObjectItemCaseSensitive(json, "messages");
-            if (s == TV_OK && !cJSON_IsArray(ids) && !*tok) s = tv_tokenizer_load(model_dir, tok, err);
+            if (s == TV_OK && has_nul(c, length)) /* text ends there for the JSON reader */
+                s = TV_FAIL(err, TV_EFORMAT, "%s: a NUL character in a prompt; give it as {\"ids\": [...]}", where);
+            if (s == TV_OK && (cJSON_IsString(json) || cJSON_IsArray(messages)) && !*tok)
+                s = tv_tokenizer_load(model_dir, tok, err);
             if (s != TV_OK) {
             } else if (cJSON_IsString(json)) {
                 s = add_text(args, *tok, json->valuestring, line, p, err);
@@ -237,8 +256,8 @@ static double number(const cJSON *report, const char *object, const char *key) {
 static void interval(const cJSON *report, double *low, double *high) {
     const cJSON *ci = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(report, "tv"), "ci95");
     *low = *high = NAN;
-    if (cJSON_GetArraySize(ci) != 2) return;
-    *low = cJSON_GetArrayItem(ci, 0)->valuedouble, *high = cJSON_GetArrayItem(ci, 1)->valuedouble;
+    if (cJSON_GetArraySize(ci) != 2 || !cJSON_IsNumber(ci->child) || !cJSON_IsNumber(ci->child->next)) return;
+    *low = ci->child->valuedouble, *high = ci->child->next->valuedouble;
 }
 
 tv_status cli_baseline_check(const tv_args *args, tv_err *err) {
@@ -300,6 +319,10 @@ tv_status cli_report_make(const tv_args *args, const tv_dataset *data, const cJS
     tv_report_options options = {args->reads, (int)args->readout, args->serving_order, args->seed[0]};
     cJSON *body = NULL;
     *out = NULL;
+    if (args->readout && args->readout < data->top_k)
+        tv_warn("--readout %lld is below the sampler's top-k %d: a sampled token outside it makes its trajectory a "
+                "mismatch",
+                (long long)args->readout, data->top_k);
     TV_TRY(tv_report_build(data, &options, &body, err));
     cJSON *report = cJSON_CreateObject();
     cJSON_AddStringToObject(report, "tvgpu", TV_VERSION);

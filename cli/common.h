@@ -19,6 +19,9 @@ TV_NODISCARD tv_status cli_model_dir(const char *given, char **dir, tv_err *err)
 TV_NODISCARD tv_status cli_engine_open(const tv_args *args, const tv_side *side, const char *model_dir,
                                        tv_engine **engine, tv_err *err);
 
+/* 1 when the engine runs on an accelerator, whose defaults are larger. */
+int cli_on_gpu(const tv_engine *engine);
+
 /* Prompts as token ids. Arrays are owned; free with cli_prompts_free. */
 typedef struct {
     int64_t P;

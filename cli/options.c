@@ -29,11 +29,11 @@ static const option table[] = {
     /* what runs */
     {"model", 0, "DIR", TEXT, 1, SIDE(model), 0, 0, CMD_COMPARE, "Model and device",
      "checkpoint of one side (--model-b DIR: another checkpoint for side b)"},
-    {"device", 0, "auto|cpu|cuda", CHOICE, 1, SIDE(device), 0, 0, CMD_MODEL, "Model and device",
+    {"device", 0, "auto|cpu|cuda", CHOICE, 1, SIDE(device), 0, 0, CMD_MODEL | CMD_BENCH, "Model and device",
      "where it runs (default auto: cuda where there is one, else cpu)"},
     {"threads", 0, "N", INT, 0, ARG(threads), 0, 4096, ~0u, "Model and device",
      "CPU threads (default 0: all cores); results do not depend on it"},
-    {"isa", 0, "NAME", TEXT, 0, ARG(isa), 0, 0, CMD_MODEL, "Model and device",
+    {"isa", 0, "NAME", TEXT, 0, ARG(isa), 0, 0, CMD_MODEL | CMD_BENCH, "Model and device",
      "CPU instruction set: auto, scalar, avx2, avx512 (default auto); bits do not depend on it"},
     {"gpu", 0, "I", INT, 0, ARG(gpu), 0, 1024, ~0u, "Model and device", "which GPU, where one is used (default 0)"},
     /* serving configuration */
@@ -64,12 +64,18 @@ static const option table[] = {
     {"pass-seed", 0, "S", U64, 1, SERVING(pass_seed), 0, 0, CMD_RUN, "Serving configuration",
      "seed of what a pass draws: composition and arrival steps (default 0)"},
     /* sampling */
-    {"trajectories", 'N', "N", INT64, 0, ARG(N), 1, 1e7, CMD_COMPARE | CMD_SAMPLE, "Sampling",
-     "trajectories sampled by each side (default 128; 64 with --quick)"},
-    {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling",
-     "tokens of a trajectory (default 128; 64 with --quick)"},
-    {"seed", 0, "S", U64, 2, ARG(seed), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling",
+    {"trajectories", 'N', "N", INT64, 0, ARG(N), 1, 1e7, CMD_COMPARE, "Sampling",
+     "trajectories sampled by each side (default 128; 512 on a GPU; 64 with --quick)"},
+    {"trajectories", 'N', "N", INT64, 0, ARG(N), 1, 1e7, CMD_SAMPLE, "Sampling",
+     "trajectories to sample (default 128; 512 on a GPU)"},
+    {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_COMPARE, "Sampling",
+     "tokens of a trajectory (default 128; 500 on a GPU; 64 with --quick)"},
+    {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_SAMPLE, "Sampling",
+     "tokens of a trajectory (default 128; 500 on a GPU)"},
+    {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_GENERATE, "Sampling", "most tokens to write (default 256)"},
+    {"seed", 0, "S", U64, 2, ARG(seed), 0, 0, CMD_COMPARE | CMD_SAMPLE, "Sampling",
      "sampling seed (default 0 for side a, 1 for side b)"},
+    {"seed", 0, "S", U64, 0, ARG(seed), 0, 0, CMD_GENERATE, "Sampling", "sampling seed (default 0)"},
     {"prompt", 0, "TEXT", TEXT, 0, ARG(prompt), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling",
      "the user's message (default \"Tell me a story about a robot learning to paint.\")"},
     {"system", 0, "TEXT", TEXT, 0, ARG(system), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling",
@@ -87,8 +93,9 @@ static const option table[] = {
     {"stop-eos", 0, NULL, FLAG, 0, ARG(stop_eos), 0, 0, CMD_RUN | CMD_GENERATE, "Sampling",
      "a trajectory ends at end-of-text (default of generate)"},
     /* scoring */
-    {"repeats", 'R', "R", INT64, 0, ARG(R), 1, 1e6, CMD_COMPARE | CMD_SCORE, "Scoring",
-     "passes of each side over each set (default 4; score: 1)"},
+    {"repeats", 'R', "R", INT64, 0, ARG(R), 1, 1e6, CMD_COMPARE, "Scoring",
+     "passes of each side over each set (default 4; 16 on a GPU; 4 with --quick)"},
+    {"repeats", 'R', "R", INT64, 0, ARG(R), 1, 1e6, CMD_SCORE, "Scoring", "passes over each set (default 1)"},
     {"always-repeat", 0, NULL, FLAG, 0, ARG(always_repeat), 0, 0, CMD_COMPARE, "Scoring",
      "keep repeating a side whose passes are bit-identical"},
     {"method", 0, "replay|prefill", CHOICE, 0, ARG(method), 0, 0, CMD_SCORE, "Scoring",
@@ -98,7 +105,10 @@ static const option table[] = {
     /* estimating */
     {"readout", 0, "K", INT64, 0, ARG(readout), 1, 1e6, CMD_COMPARE | CMD_DATA, "Estimating",
      "use the K most likely recorded slots, renormalised (default: the sampler's top-k)"},
-    {"reads", 0, "R", INT64, 0, ARG(reads), 1, 1e6, CMD_DATA, "Estimating", "use the first R passes (default: all)"},
+    {"reads", 0, "R", INT64, 0, ARG(reads), 1, 1e6, CMD_ESTIMATE | CMD_CALIBRATE, "Estimating",
+     "use the first R passes (default: all)"},
+    {"reads", 0, "R", INT64, 0, ARG(reads), 1, 1e6, CMD_SCHEDULE, "Estimating",
+     "for --target-error and --budget: use the first R passes (default: all)"},
     {"serving-order", 0, NULL, FLAG, 0, ARG(serving_order), 0, 0, CMD_COMPARE | CMD_DATA, "Estimating",
      "keep the passes in stored order for sigma, floors and levels"},
     {"fail-above", 0, "X", REAL, 0, ARG(fail_above), 0, 1, CMD_COMPARE | CMD_ESTIMATE, "Estimating",
@@ -126,7 +136,7 @@ static const option table[] = {
      "seed of permutations, bootstrap and synthetic draws (default 0)"},
     /* bench */
     {"repetitions", 0, "N", INT64, 0, ARG(reps), 1, 1000, CMD_BENCH, "Measuring",
-     "repetitions of each measurement (default 5)"},
+     "repetitions of each measurement of limits and ops (default 9)"},
     /* input of small commands */
     {"tokens", 0, "IDS|FILE", TEXT, 0, ARG(tokens), 0, 0, CMD_LOGITS, "Input",
      "token ids \"1 2 3\", or a safetensors file with tensor tokens i32 [B,T]"},
@@ -139,8 +149,14 @@ static const option table[] = {
      "with --jsonl: arrays of {\"role\", \"content\"} to the ids of the chat prompt"},
     {"plan", 0, NULL, FLAG, 0, ARG(plan), 0, 0, CMD_INFO, "Input", "print the summation orders of the reduction plan"},
     /* output */
-    {"out", 'o', "PATH", TEXT, 0, ARG(out), 0, 0, CMD_RUN | CMD_LOGITS | CMD_EXPORT | CMD_ESTIMATE | CMD_BENCH,
-     "Output", "run folder, or the file to write"},
+    {"out", 'o', "DIR", TEXT, 0, ARG(out), 0, 0, CMD_COMPARE, "Output",
+     "run folder (default tvgpu-runs/compare-HASH, the same for the same command)"},
+    {"out", 'o', "DIR", TEXT, 0, ARG(out), 0, 0, CMD_SAMPLE | CMD_SCORE, "Output", "folder of the trajectories"},
+    {"out", 'o', "FILE", TEXT, 0, ARG(out), 0, 0, CMD_LOGITS | CMD_EXPORT, "Output", "the file to write"},
+    {"out", 'o', "FILE", TEXT, 0, ARG(out), 0, 0, CMD_ESTIMATE | CMD_BENCH, "Output",
+     "write the result there too, as JSON"},
+    {"html", 0, "FILE", TEXT, 0, ARG(html), 0, 0, CMD_ESTIMATE, "Output",
+     "write the report there too, as one self-contained page with plots"},
     {"quick", 0, NULL, FLAG, 0, ARG(quick), 0, 0, CMD_COMPARE, "Output",
      "smaller N, n and R: under a minute with the bundled model"},
     {"dry-run", 0, NULL, FLAG, 0, ARG(dry_run), 0, 0, CMD_RUN, "Output",
@@ -189,7 +205,8 @@ static tv_status set(const option *o, const char *shown, void *base, const char 
     }
     case REAL: {
         double v = strtod(value, &end);
-        if (!starts_plainly(value, 1) || end == value || *end || !(v >= o->low && v <= o->high))
+        int decimal = !value[strspn(value, "0123456789.eE+-")]; /* strtod takes hexadecimal too */
+        if (!decimal || !starts_plainly(value, 1) || end == value || *end || !(v >= o->low && v <= o->high))
             return TV_FAIL(err, TV_EARG, "%s %s: not a number from %g to %g", shown, value, o->low, o->high);
         *(double *)field = v;
         return TV_OK;
@@ -254,16 +271,20 @@ size_t tv_word_distance(const char *a, size_t n_a, const char *b) {
     return row[n_b];
 }
 
-/* The option of the command that is nearest in spelling, for "did you mean"; NULL when none is near. */
-static const char *nearest(const char *name, size_t length, unsigned bit) {
-    const char *best = NULL;
+/* " (did you mean --NAME?)" with the option of the command that is nearest in spelling; "" when none is near. */
+static void suggest(char *text, size_t size, const char *name, size_t length, unsigned bit) {
     size_t best_distance = length < 4 ? 2 : 4;
+    *text = 0;
     for (int i = 0; i < N_OPTIONS; i++) {
-        if (!(table[i].commands & bit)) continue;
-        size_t d = tv_word_distance(name, length, table[i].name);
-        if (d < best_distance) best_distance = d, best = table[i].name;
+        const option *o = &table[i];
+        if (!(o->commands & bit)) continue;
+        int suffix = o->sided && bit == CMD_COMPARE && length > 2 && name[length - 2] == '-' &&
+                     (name[length - 1] == 'a' || name[length - 1] == 'b');
+        size_t d = tv_word_distance(name, length - (suffix ? 2 : 0), o->name);
+        if (d >= best_distance) continue;
+        best_distance = d;
+        snprintf(text, size, " (did you mean --%s%.*s?)", o->name, suffix ? 2 : 0, name + length - 2);
     }
-    return best;
 }
 
 tv_status tv_args_parse(const tv_command *command, int argc, char **argv, tv_args *args, tv_err *err) {
@@ -302,10 +323,10 @@ tv_status tv_args_parse(const tv_command *command, int argc, char **argv, tv_arg
             if (o && word[2]) shown = 2, value = word + 2;
         }
         if (!o) {
-            const char *guess = word[1] == '-' ? nearest(word + 2, shown - 2, command->bit) : NULL;
-            return TV_FAIL(err, TV_EARG, "%.*s: no such option of %s%s%s%s; see tvgpu %s --help", (int)shown, word,
-                           command->name, guess ? " (did you mean --" : "", guess ? guess : "", guess ? "?)" : "",
-                           command->name);
+            char guess[96] = "";
+            if (word[1] == '-') suggest(guess, sizeof guess, word + 2, shown - 2, command->bit);
+            return TV_FAIL(err, TV_EARG, "%.*s: no such option of %s%s; see tvgpu %s --help", (int)shown, word,
+                           command->name, guess, command->name);
         }
         char name[64];
         snprintf(name, sizeof name, "%.*s", (int)shown, word);

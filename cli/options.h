@@ -26,7 +26,7 @@ enum {
     CMD_BENCH = 1 << 12,
     CMD_MODEL = CMD_COMPARE | CMD_SAMPLE | CMD_SCORE | CMD_GENERATE | CMD_LOGITS | CMD_INFO, /* open an engine */
     CMD_RUN = CMD_COMPARE | CMD_SAMPLE | CMD_SCORE,
-    CMD_DATA = CMD_ESTIMATE | CMD_CALIBRATE | CMD_SCHEDULE | CMD_EXPORT /* read recorded passes */
+    CMD_DATA = CMD_ESTIMATE | CMD_CALIBRATE | CMD_SCHEDULE /* numbers from recorded passes */
 };
 
 enum { TV_MOST_WORDS = 4096 }; /* words of a command line beside options: trace files, above all */
@@ -49,7 +49,7 @@ typedef struct {
     int64_t readout, reads;
     int serving_order, always_repeat;
     double fail_above, target_error; /* NaN = not given */
-    const char *baseline, *out, *samples, *method, *path, *tokens;
+    const char *baseline, *out, *html, *method, *path, *tokens;
     const char *side_name; /* "a" or "b" */
     int quick, dry_run, json;
     int threads, gpu;

@@ -93,6 +93,11 @@ cJSON *tv_serving_json(const tv_serving *s, const tv_engine *e) {
     cJSON_AddStringToObject(o, "architecture", e->model->config.architecture);
     snprintf(text, sizeof text, "%016" PRIx64, e->model->hash);
     cJSON_AddStringToObject(o, "weights_hash", text);
+    /* what config.json decides beside the weights: a changed value gives fluent text and another distribution */
+    cJSON_AddNumberToObject(o, "rope_theta", e->model->config.rope_theta);
+    if (e->model->config.rope_yarn) cJSON_AddNumberToObject(o, "yarn_factor", e->model->config.yarn_factor);
+    snprintf(text, sizeof text, "%.7g", e->model->config.rms_eps); /* 1e-6, not the float nearest to it */
+    cJSON_AddNumberToObject(o, "rms_norm_eps", strtod(text, NULL));
     cJSON_AddStringToObject(o, "device", e->ops->name);
     cJSON_AddStringToObject(o, "backend", found == TV_OK ? backend->name : s->backend);
     cJSON_AddNumberToObject(o, "batch", s->batch);

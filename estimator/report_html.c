@@ -245,7 +245,7 @@ static int figure(FILE *f, char *script, int number, const char *caption, int *t
     } else if (script && !*told) {
         *told = 1;
         fputs("<p class=\"soft\">Plots need gnuplot: install it and write the report again (<code>tvgpu "
-              "estimate</code> on the run folder). The tables hold "
+              "estimate RUN --html PAGE.html</code>). The tables hold "
               "every number.</p>\n",
               f);
     }

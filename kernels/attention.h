@@ -32,9 +32,10 @@ typedef struct {
 
 /* All backends of this build; *n receives the count. */
 const tv_attn_backend *const *tv_attn_backends(int *n);
-/* Picks name ("auto": the first in order of preference that the device supports). Fails with TV_EUNSUPPORTED (TV_EARG for an
- * unknown name), listing every backend of the device with "available" or its reason. */
-TV_NODISCARD tv_status tv_attn_choose(const tv_attn_limits *limits, const char *name, const tv_attn_backend **out, tv_err *err);
+/* Picks name ("auto": the first in order of preference that the device supports). Fails with TV_EUNSUPPORTED (TV_EARG
+ * for an unknown name), listing every backend of the device with "available" or its reason. */
+TV_NODISCARD tv_status tv_attn_choose(const tv_attn_limits *limits, const char *name, const tv_attn_backend **out,
+                                      tv_err *err);
 
 #ifdef __cplusplus
 }

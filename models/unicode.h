@@ -21,7 +21,9 @@ size_t tv_utf8_put(uint32_t c, char *out);
 
 /* Normalization form C of well-formed UTF-8 text[0..size); NUL bytes are characters like others. *out is fresh memory,
  * the caller frees; NULL when the text is ASCII and therefore its own normal form. Time grows as n log n whatever the
- * text. Fails with TV_ENOMEM. */
+ * text. The tables are of Unicode 14 or later; those of Hugging Face's tokenizers are of Unicode 9, so that 98 marks
+ * younger than that (Telugu's nukta, Lao's virama, ...) are not put in canonical order there, and ids differ where a
+ * text has one behind another mark in the wrong order. Fails with TV_ENOMEM. */
 TV_NODISCARD tv_status tv_nfc(const char *text, size_t size, char **out, size_t *out_size, tv_err *err);
 
 /* Unicode's White_Space property (25 characters). PCRE2's \s adds U+180E, C's isspace knows six: neither is used. */

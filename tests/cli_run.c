@@ -1,17 +1,21 @@
 #include "tests/cli_run.h"
 
 #include <dirent.h>
+#include <grp.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "tests/check.h"
 #include "tests/tiny_checkpoint.h"
+
+enum { NOBODY = 65534 };
 
 static char *read_all(const char *path, size_t *size) {
     char *text;
@@ -23,14 +27,14 @@ static char *read_all(const char *path, size_t *size) {
 static char *script(const char *fmt, va_list ap, int replace) {
     char *command = NULL;
     TV_ASSERT(vasprintf(&command, fmt, ap) >= 0);
-    char *text = replace ? tv_xprintf("cd '%s' && exec '%s/%s'", tv_test_dir(), TV_BINARY_DIR, command)
-                         : tv_xprintf("tvgpu() { '%s/tvgpu' \"$@\"; }; cd '%s' || exit 99\n%s", TV_BINARY_DIR,
-                                      tv_test_dir(), command);
+    char *text = replace ? tv_xprintf("cd '%s' && exec " TV_RUN_PREFIX "'%s'/%s", tv_test_dir(), TV_BINARY_DIR, command)
+                         : tv_xprintf("tvgpu() { " TV_RUN_PREFIX "'%s/tvgpu' \"$@\"; }; cd '%s' || exit 99\n%s",
+                                      TV_BINARY_DIR, tv_test_dir(), command);
     free(command);
     return text;
 }
 
-static cli_result run(const char *input, const char *text) {
+static cli_result run(const char *input, const char *text, int drop) {
     char *in = tv_path_join(tv_test_dir(), ".stdin"), *out = tv_path_join(tv_test_dir(), ".stdout"),
          *err = tv_path_join(tv_test_dir(), ".stderr");
     TV_ASSERT(tv_file_write(in, input ? input : "", input ? strlen(input) : 0, NULL) == TV_OK);
@@ -39,6 +43,7 @@ static cli_result run(const char *input, const char *text) {
     TV_ASSERT(pid >= 0);
     if (pid == 0) {
         if (!freopen(in, "r", stdin) || !freopen(out, "w", stdout) || !freopen(err, "w", stderr)) _exit(98);
+        if (drop && (setgroups(0, NULL) != 0 || setgid(NOBODY) != 0 || setuid(NOBODY) != 0)) _exit(96);
         execl("/bin/sh", "sh", "-c", text, (char *)NULL);
         _exit(97);
     }
@@ -58,7 +63,28 @@ cli_result cli_run(const char *input, const char *fmt, ...) {
     va_start(ap, fmt);
     char *text = script(fmt, ap, 0);
     va_end(ap);
-    cli_result r = run(input, text);
+    cli_result r = run(input, text, 0);
+    free(text);
+    return r;
+}
+
+cli_result cli_run_unprivileged(int *ran, const char *fmt, ...) {
+    int drop = geteuid() == 0;
+    if (drop) TV_ASSERT(chmod(tv_test_dir(), 0755) == 0);
+    char *probe = tv_xprintf(TV_RUN_PREFIX "'%s/tvgpu' --version", TV_BINARY_DIR);
+    cli_result r = run(NULL, probe, drop);
+    free(probe);
+    *ran = r.code == 0;
+    if (!*ran) {
+        r.out[0] = r.err[0] = 0;
+        return r;
+    }
+    cli_free(&r);
+    va_list ap;
+    va_start(ap, fmt);
+    char *text = script(fmt, ap, 0);
+    va_end(ap);
+    r = run(NULL, text, drop);
     free(text);
     return r;
 }
@@ -92,7 +118,7 @@ int cli_check(const char *file, int line, int code, const char *part, const char
     va_start(ap, fmt);
     char *text = script(fmt, ap, 0);
     va_end(ap);
-    cli_result r = run(NULL, text);
+    cli_result r = run(NULL, text, 0);
     int found = !part || strstr(r.out, part) || strstr(r.err, part);
     int held = tv_check_int(r.code, code, strchr(text, '\n') + 1, file, line) &
                tv_check_true(found, part ? part : "", file, line);

@@ -16,6 +16,9 @@ typedef struct {
 /* Runs a shell command line in the test's folder (tv_test_dir); "tvgpu" in it is the program just built. input goes to
  * standard input (NULL: empty). */
 cli_result cli_run(const char *input, const char *fmt, ...) TV_PRINTF(2, 3);
+/* The same as a user who owns nothing, where the tests run as root; *ran: 1, or 0 when that user cannot reach the
+ * program (the result is empty then). */
+cli_result cli_run_unprivileged(int *ran, const char *fmt, ...) TV_PRINTF(2, 3);
 void cli_free(cli_result *r);
 /* Starts it without waiting, its output thrown away; the process is the program itself, so that a signal meets it. */
 int cli_start(const char *fmt, ...) TV_PRINTF(1, 2);

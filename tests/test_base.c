@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <signal.h>
 
 #include "base/file.h"
@@ -40,14 +41,65 @@ static void test_json_has_no_nan(void) {
     tv_json_add_number(o, "x", 0.1);
     tv_json_add_null(o, "se", "one trajectory");
     char *text = tv_json_text(o);
-    CHECK(!strstr(text, "nan\":\tn") || strstr(text, "null"));
-    CHECK(!strstr(text, "inf\":\t-inf"));
+    CHECK(!strstr(text, "\tnan") && !strstr(text, "\t-inf") && !strstr(text, "9999"));
     tv_err err = {0};
     CHECK_OK(parse(text, strlen(text), &err), &err);
-    CHECK(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(o, "nan")) && cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(o, "inf")));
+    CHECK(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(o, "nan")) &&
+          cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(o, "inf")));
     CHECK_STR(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "se_reason")), "one trajectory");
     free(text);
     cJSON_Delete(o);
+}
+
+/* A report read back gives the very numbers that were measured: no digit lost, none that is not needed. */
+static void test_json_numbers_round_trip(void) {
+    static const struct {
+        double value;
+        const char *text;
+    } cases[] = {{0.1, "0.1"},
+                 {0.1 + 0.2, "0.30000000000000004"},
+                 {1.0 / 3, "0.3333333333333333"},
+                 {5e-324, "4.94065645841247e-324"},
+                 {1.7976931348623157e308, "1.7976931348623157e+308"},
+                 {9007199254740992, "9007199254740992"},
+                 {9007199254740991, "9007199254740991"},
+                 {-0.0, "-0"},
+                 {128, "128"},
+                 {-2147483649.0, "-2147483649"},
+                 {NAN, "null"},
+                 {INFINITY, "null"},
+                 {-INFINITY, "null"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cJSON *number = cJSON_CreateNumber(cases[i].value);
+        char *text = tv_json_line(number);
+        CHECK_STR(text, cases[i].text);
+        free(text);
+        cJSON_Delete(number);
+    }
+    tv_rng rng = {7};
+    cJSON *list = cJSON_CreateArray(), *read = NULL;
+    for (int i = 0; i < 2000; i++) {
+        double v;
+        do { /* any finite double */
+            uint64_t bits = tv_rng_next(&rng);
+            memcpy(&v, &bits, sizeof v);
+        } while (!isfinite(v));
+        cJSON *pair = cJSON_CreateObject();
+        cJSON_AddNumberToObject(pair, "v", v);
+        cJSON_AddItemToArray(list, pair);
+    }
+    char *path = tv_path_join(tv_test_dir(), "numbers.json");
+    tv_err err = {0};
+    CHECK_OK(tv_json_save(list, path, &err), &err);
+    CHECK_OK(tv_json_load(path, 1 << 24, &read, &err), &err);
+    int differ = 0;
+    for (const cJSON *x = list->child, *y = read->child; x; x = x->next, y = y->next)
+        differ += memcmp(&x->child->valuedouble, &y->child->valuedouble, sizeof(double)) != 0;
+    CHECK_INT(differ, 0);
+    CHECK(cJSON_IsNumber(list->child->child)); /* printing leaves the tree as it was */
+    free(path);
+    cJSON_Delete(list);
+    cJSON_Delete(read);
 }
 
 static void test_json_int_is_exact(void) {
@@ -98,7 +150,13 @@ static void test_file_errors_name_the_path(void) {
     char *path = tv_path_join(tv_test_dir(), "f");
     CHECK_OK(tv_file_write(path, "12345", 5, &err), &err);
     CHECK_FAILS(tv_file_read(path, 4, &text, &size, &err), TV_EFORMAT, &err, "more than the 4 allowed");
-    char *under = tv_path_join(path, "sub");
+    char *under = tv_path_join(path, "sub"), *fifo = tv_path_join(tv_test_dir(), "pipe");
+    struct stat st;
+    TV_ASSERT(mkfifo(fifo, 0600) == 0); /* stands for /dev/null, which the file renamed into place would replace */
+    CHECK_FAILS(tv_file_write(fifo, "x", 1, &err), TV_EIO, &err, "not a regular file");
+    CHECK(stat(fifo, &st) == 0 && S_ISFIFO(st.st_mode));
+    CHECK_FAILS(tv_file_write(tv_test_dir(), "x", 1, &err), TV_EIO, &err, "not a regular file");
+    free(fifo);
     CHECK_FAILS(tv_dir_make(under, &err), TV_EIO, &err, path);
     CHECK(tv_disk_free("/tmp/no/such/folder/yet") > 0);
     free(under), free(path);
@@ -107,6 +165,7 @@ static void test_file_errors_name_the_path(void) {
 static const tv_test tests[] = {
     {"json_strict", test_json_strict},
     {"json_has_no_nan", test_json_has_no_nan},
+    {"json_numbers_round_trip", test_json_numbers_round_trip},
     {"json_int_is_exact", test_json_int_is_exact},
     {"file_full_disk_keeps_old", test_file_full_disk_keeps_old},
     {"file_errors_name_the_path", test_file_errors_name_the_path},

@@ -11,6 +11,7 @@
 
 enum { n = 6, K = 4, COUNT_A = 3, COUNT_B = 5 };
 
+static int swapped; /* the sides' configurations change places */
 static const char *const DETERMINISTIC =
     "{\"backend\":\"math\",\"order\":\"fixed\",\"arrivals\":\"together\",\"top_k\":20}";
 static const char *const SHUFFLED =
@@ -38,7 +39,7 @@ static tv_trace *make(int side, int set, int64_t pass) {
     tv_trace_clear_tails(t);
     t->side = tv_xstrdup(side == TV_A ? "a" : "b"), t->set = tv_xstrdup(set == TV_A ? "a" : "b");
     t->pass = pass, t->temperature = 0.7, t->seed = (uint64_t)set;
-    t->config_json = tv_xstrdup(side == TV_A ? SHUFFLED : DETERMINISTIC);
+    t->config_json = tv_xstrdup((side == TV_A) != swapped ? SHUFFLED : DETERMINISTIC);
     return t;
 }
 
@@ -70,7 +71,8 @@ static const char *write_run(void) {
         for (int pass = 0; pass < 3; pass++) write_trace(dir, make(TV_A, s, pass));
         for (int pass = 0; pass < 2; pass++) write_trace(dir, make(TV_B, s, pass));
     }
-    char *json = tv_xprintf("{\"a\":%s,\"b\":%s,\"model\":\"tiny\"}", SHUFFLED, DETERMINISTIC);
+    char *json = tv_xprintf("{\"a\":%s,\"b\":%s,\"model\":\"tiny\"}", swapped ? DETERMINISTIC : SHUFFLED,
+                            swapped ? SHUFFLED : DETERMINISTIC);
     write_text(dir, "run.json", json);
     free(json);
     return dir;
@@ -326,15 +328,27 @@ static void test_deterministic_sides(void) {
         CHECK_INT(d->deterministic[TV_B], 0);
         tv_dataset_close(d);
     }
-    write_trace(dir, make(TV_B, TV_B, 1));
-    char *json = tv_xprintf("{\"a\":%s,\"b\":%s}", DETERMINISTIC, SHUFFLED);
-    write_text(dir, "run.json", json);
-    free(json);
+    swapped = 1;
+    write_run();
+    swapped = 0;
     if (CHECK_OK(open_one(dir, &d, &err), &err)) {
         CHECK_INT(d->deterministic[TV_A], 0); /* draws nothing, and differs */
         CHECK_INT(d->deterministic[TV_B], 0); /* agrees by chance */
         tv_dataset_close(d);
     }
+}
+
+/* Passes that another run left under this one's names do not pass for it, however well they fit one another. */
+static void test_passes_of_another_run(void) {
+    const char *dir = write_run();
+    char *json = tv_xprintf("{\"a\":%s,\"b\":%s}", DETERMINISTIC, DETERMINISTIC);
+    write_text(dir, "run.json", json);
+    free(json);
+    refused(dir, TV_EFORMAT, "run.json and \"flash\" in");
+    write_text(dir, "run.json", "{\"a\":{\"top_k\":20},\"b\":{\"note\":\"by hand\"}}"); /* says less: fine */
+    tv_err err = {0};
+    tv_dataset *d;
+    if (CHECK_OK(open_one(dir, &d, &err), &err)) tv_dataset_close(d);
 }
 
 static int64_t lps_bytes(const tv_dataset *d, int s, int e) { return d->set[s].N * d->n * d->set[s].k[e] * 4; }
@@ -690,6 +704,7 @@ static const tv_test tests[] = {
     {"other_shapes", test_other_shapes},
     {"permuted_trajectories", test_permuted_trajectories},
     {"deterministic_sides", test_deterministic_sides},
+    {"passes_of_another_run", test_passes_of_another_run},
     {"bundle_round_trip", test_bundle_round_trip},
     {"bundles_of_other_programs", test_bundles_of_other_programs},
     {"bundle_records", test_bundle_records},

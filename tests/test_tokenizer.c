@@ -10,6 +10,7 @@
 #include "models/tokenizer.h"
 #include "models/unicode.h"
 #include "tests/check.h"
+#include "tests/cli_run.h"
 
 /* ---- Fixtures -------------------------------------------------------------------------------------------------- */
 
@@ -144,6 +145,38 @@ static void test_tokenizer_bytes(void) { CHECK_INT(check_cases("bytes"), 7); }
 /* Added tokens are cut out before normalization, the longest first; parts of them are text. */
 static void test_tokenizer_added_tokens(void) { CHECK_INT(check_cases("added tokens"), 7); }
 
+/* Families split differently: the pattern is the file's. Ids of the reference with the pattern changed to one that
+ * keeps combining marks in words, and to GPT-2's. */
+static void test_tokenizer_pattern_of_the_file(void) {
+    static const struct {
+        const char *regex, *text;
+        int32_t ids[8];
+    } rows[] = {
+        {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
+         "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|"
+         "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+         "\u0E2A\u0E27\u0E31\u0E2A\u0E14\u0E35\u0E0A\u0E32\u0E27\u0E42\u0E25\u0E01",
+         {35648, 124294, 35648, 124311, 126660, 126397}},
+        {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+         "user@example.com",
+         {872, 31, 8687, 13, 874}},
+        {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", "I'M", {40, 6, 44}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        cJSON *json = golden_tree();
+        cJSON *members = cJSON_GetObjectItem(cJSON_GetObjectItem(json, "pre_tokenizer"), "pretokenizers");
+        cJSON *pattern = cJSON_GetObjectItem(cJSON_GetArrayItem(members, 0), "pattern");
+        cJSON_ReplaceItemInObject(pattern, "Regex", cJSON_CreateString(rows[i].regex));
+        tv_err err = {0};
+        tv_status status;
+        size_t n = 0;
+        while (n < 8 && rows[i].ids[n]) n++;
+        tv_tokenizer *tok = parse_tree(json, NULL, &status, &err);
+        if (CHECK_OK(status, &err)) check_ids(tok, rows[i].text, rows[i].ids, n);
+        tv_tokenizer_close(tok);
+    }
+}
+
 /* ---- Forms of the file ------------------------------------------------------------------------------------------- */
 
 /* Older files write a merge as "a b", newer ones as ["a", "b"]: read as the other form, every byte would be a token. */
@@ -196,6 +229,7 @@ static void test_tokenizer_bad_merges(void) {
         {"[\" in\"]", "does not split"},
         {"[\"i \"]", "does not split"},
         {"[\"q zqz\"]", "names a token that the vocabulary lacks"},
+        {"[[\"i\", \"n g\"]]", "names a token that the vocabulary lacks"},
         {"[\"i n\", \"i n\"]", "tokenizer.json: merge rule 1 is listed twice"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -320,7 +354,7 @@ static void test_tokenizer_bad_files(void) {
     CHECK_FAILS(tv_tokenizer_load(tv_test_dir(), &tok, &err), TV_EIO, &err, "tokenizer.json");
     CHECK(!tok);
     static const char *const texts[] = {"", "{", "version https://git-lfs.github.com/spec/v1\n",
-                                        "{\"model\": 1, \"model\": 2}"};
+                                        "{\"model\": 1, \"model\": 2}", "{\"model\": {\"vocab\": {\"\\ud800\": 1}}}"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         CHECK_FAILS(tv_tokenizer_parse(texts[i], strlen(texts[i]), NULL, 0, "t.json", &tok, &err), TV_EFORMAT, &err,
                     "t.json");
@@ -436,6 +470,27 @@ static void test_tokenizer_partial_characters(void) {
     tv_tokenizer_close(tok);
 }
 
+/* Whatever bytes stand on standard input: ids, or an error with the offset; a line of JSON in, a line out. */
+static void test_tokenizer_command(void) {
+    const char *model = tv_golden("tokenizer");
+    CLI(1, "at byte 0 (0xC3)", "printf '\\303(' | tvgpu tokenize %s", model);
+    CLI(1, "at byte 1 (0xED)", "printf 'a\\355\\240\\200' | tvgpu tokenize %s", model);
+    CLI(0, "188 188 87", "printf '\\0\\0x' | tvgpu tokenize %s", model);
+    CLI(0, "6023", "printf '\\357\\273\\277hi' | tvgpu tokenize %s", model);
+    CLI(0, "64 319 65 319", "printf 'a\\r\\nb\\r\\n' | tvgpu tokenize %s", model);
+    CLI(1, "not valid JSON", "printf '\"\\\\ud800\"' | tvgpu tokenize %s --jsonl", model);
+    CLI(0, "[188, 188, 87]", "printf '\"\\\\u0000\\\\u0000x\"' | tvgpu tokenize %s --jsonl", model);
+    CLI(0, "[64]\n[65]", "printf '\"a\"\\r\\n\"b\"' | tvgpu tokenize %s --jsonl", model);
+    /* line ends beyond ASCII are escaped: they would cut a line for some readers */
+    CLI(0, "\"a\\u0085b\\u2028\\u2029c\\u0000\"",
+        "printf '\"a\\302\\205b\\342\\200\\250\\342\\200\\251c\\\\u0000\"' | tvgpu tokenize %s --jsonl | tvgpu "
+        "tokenize %s --jsonl --decode",
+        model, model);
+    CLI(2, "is not a token id", "echo '[-1]' | tvgpu tokenize %s --jsonl --decode", model);
+    CLI(1, "not a whole number", "echo '[1.5]' | tvgpu tokenize %s --jsonl --decode", model);
+    CLI(0, "<id:151935>", "echo '[151935]' | tvgpu tokenize %s --jsonl --decode", model);
+}
+
 /* ---- Time -------------------------------------------------------------------------------------------------------- */
 
 static double seconds(void) {
@@ -509,6 +564,7 @@ static const tv_test tests[] = {
     {"tokenizer_leading_character", test_tokenizer_leading_character},
     {"tokenizer_bytes", test_tokenizer_bytes},
     {"tokenizer_added_tokens", test_tokenizer_added_tokens},
+    {"tokenizer_pattern_of_the_file", test_tokenizer_pattern_of_the_file},
     {"tokenizer_merges_as_strings", test_tokenizer_merges_as_strings},
     {"tokenizer_bad_merges", test_tokenizer_bad_merges},
     {"tokenizer_unsupported_settings", test_tokenizer_unsupported_settings},
@@ -519,6 +575,7 @@ static const tv_test tests[] = {
     {"tokenizer_ids_without_text", test_tokenizer_ids_without_text},
     {"tokenizer_skip_special", test_tokenizer_skip_special},
     {"tokenizer_partial_characters", test_tokenizer_partial_characters},
+    {"tokenizer_command", test_tokenizer_command},
     {"tokenizer_megabyte", test_tokenizer_megabyte},
     {"tokenizer_bundled", test_tokenizer_bundled},
 };

@@ -25,9 +25,15 @@ seed() {
     mkdir -p "$corpus"
     case $1 in
     fuzz_config) find models tests/goldens -name config.json ;;
-    fuzz_tokenizer) find models tests/goldens -name 'tokenizer*.json' -size -64k ;;
     fuzz_safetensors | fuzz_trace) find tests/goldens -name '*.safetensors' -size -100k ;;
     esac | while read -r file; do cp "$file" "$corpus/$(echo "$file" | tr / _)"; done
+    if [ "$1" = fuzz_tokenizer ]; then # its parts are divided by NUL bytes
+        { # a config without the tokens, which have other ids in it
+            printf '%s\0{"chat_template":' "$(cat tests/goldens/tokenizer/small.json)"
+            sed -n 's/^ *"chat_template": \(".*"\),\{0,1\}$/\1/p' tests/goldens/tokenizer/tokenizer_config.json
+            printf '}\0It is 42,  the\n\nthing\303\200 <|im_end|>'
+        } >"$corpus/small"
+    fi
 }
 
 fuzz() {

@@ -308,7 +308,7 @@ tv_status tv_dataset_write_bundle(const tv_dataset *d, const char *path, tv_err 
         add_samples(c, d, s, sampling[s]);
     }
     char temperature[32], top_k[32];
-    char *run = d->manifest ? cJSON_PrintUnformatted(d->manifest) : NULL;
+    char *run = d->manifest ? tv_json_line(d->manifest) : NULL;
     const char *metadata[16] = {"format", FORMAT};
     size_t n = 2;
     if (isfinite(d->temperature)) {

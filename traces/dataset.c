@@ -152,6 +152,24 @@ static tv_status check_config(const member *x, const member *y, tv_err *err) {
     return s;
 }
 
+/* What run.json says of a side is what its passes were made under, field by field of those that both state. */
+static tv_status check_manifest(const tv_dataset *d, int e, const member *pass, tv_err *err) {
+    const char key[2] = {LETTER[e], 0};
+    const cJSON *stated = cJSON_GetObjectItemCaseSensitive(d->manifest, key), *field;
+    cJSON *config = cJSON_IsObject(stated) ? cJSON_Parse(pass->trace->config_json) : NULL;
+    tv_status s = TV_OK;
+    if (config) cJSON_ArrayForEach(field, stated) {
+            const cJSON *made = cJSON_GetObjectItemCaseSensitive(config, field->string);
+            char *difference = made ? tv_fields_differ(field, "run.json", made, pass->path, NULL) : NULL;
+            if (difference)
+                s = TV_FAIL(err, TV_EFORMAT, "%s: of another run: in %s of side %s, %s", d->source, field->string, key,
+                            difference);
+            free(difference);
+        }
+    cJSON_Delete(config);
+    return s;
+}
+
 typedef struct {
     int64_t id, row;
 } id_row;
@@ -350,6 +368,7 @@ static tv_status build(tv_dataset *d, member *members, int64_t n, tv_err *err) {
             if (one) TV_TRY(check_config(one, &members[i], err));
             one = &members[i];
         }
+        TV_TRY(check_manifest(d, e, one, err));
         cJSON *config = d->config[e] = side_config(d, e, one);
         d->deterministic[e] = string_is(config, "order", "fixed") && string_is(config, "arrivals", "together") &&
                               tv_dataset_reads_agree(d, e);

@@ -24,8 +24,7 @@ struct tv_rundir {
 static char *value_text(const cJSON *item) {
     enum { MAX_SHOWN = 120 };
     if (!item) return tv_xstrdup("absent");
-    char *text = cJSON_PrintUnformatted(item);
-    TV_ASSERT(text);
+    char *text = tv_json_line(item);
     if (strlen(text) > MAX_SHOWN) {
         size_t cut = MAX_SHOWN;
         while (cut && ((unsigned char)text[cut] & 0xc0) == 0x80) cut--; /* not within a character */
@@ -152,6 +151,11 @@ static tv_status clean(const char *dir, char **other, tv_err *err) {
     return TV_OK;
 }
 
+void tv_rundir_clean(const char *dir) {
+    char *other;
+    if (clean(dir, &other, NULL) == TV_OK) free(other);
+}
+
 static tv_status open_existing(tv_rundir *run, const char *json_path, tv_err *err) {
     static const char *const ignore[] = {"timing", "host", NULL};
     cJSON *stored;
@@ -195,11 +199,9 @@ tv_status tv_rundir_open(const char *dir, const cJSON *manifest, tv_rundir **out
     *out = NULL;
     tv_rundir *run = tv_xcalloc(1, sizeof *run);
     run->path = tv_xstrdup(dir);
-    /* as it will be read back: printing rounds numbers, and a resumed run must not differ from itself by that */
-    char *text = tv_json_text(manifest);
-    tv_status s = tv_json_parse(text, strlen(text), "the manifest", &run->manifest, err);
-    free(text);
-    if (s == TV_OK) s = open_dir(run, err);
+    run->manifest = cJSON_Duplicate(manifest, 1);
+    TV_ASSERT(run->manifest);
+    tv_status s = open_dir(run, err);
     if (s != TV_OK)
         tv_rundir_close(run);
     else
@@ -273,9 +275,9 @@ tv_status tv_rundir_check_disk(const char *dir, uint64_t need, tv_err *err) {
     char need_text[32], free_text[32];
     bytes_text(need_text, need);
     bytes_text(free_text, free_bytes);
-    return TV_FAIL(
-        err, TV_ENOMEM,
-        "%s: the run needs %s of disk and %s are free there; --keep-passes no keeps no passes, a smaller --repeats, "
-        "--store-k, --trajectories or --length needs less, and --out chooses another disk",
-        dir, need_text, free_text);
+    return TV_FAIL(err, TV_ENOMEM,
+                   "%s: the run needs %s of disk and %s are free there; a smaller --repeats, --store-k, --trajectories "
+                   "or --length "
+                   "needs less, and --out chooses another disk",
+                   dir, need_text, free_text);
 }

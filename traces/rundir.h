@@ -22,6 +22,9 @@ int tv_rundir_resumed(const tv_rundir *run); /* 1 when run.json was already ther
 /* The stored run.json of a resumed run, else the copy of what was given; owned by run. */
 const cJSON *tv_rundir_manifest(const tv_rundir *run);
 
+/* Removes what killed runs left half-written in dir; files that a living process is writing stay. */
+void tv_rundir_clean(const char *dir);
+
 /* "DIR/a.samples.safetensors"; the caller frees. side: TV_A or TV_B (traces/dataset.h). */
 char *tv_rundir_samples_path(const tv_rundir *run, int side);
 /* "DIR/a-on-b.pass-0007.safetensors": pass of side a over set b; the caller frees. */
