@@ -14,6 +14,9 @@
  *   many rows (prompts): four warps a block share the slots; a block walks all keys that its rows see and merges each
  *     split, in shared memory, as it ends; grid (tiles of 64 rows, G, segments), 3 slots + 32 KiB at HS = 128.
  *
+ * Lengths of rows are read on the card, the host's choose cut, grid and scratch only: a captured step may be replayed
+ * with rows no longer than those it was captured with.
+ *
  * A row's bits depend on its own q, its keys and values, and the plan: not on the cut, on the rows beside it, or its
  * place among them. Keys past the last that a warp's rows see are neither read nor multiplied (zeros stand there, with
  * weight 0). Where rows of one chunk see different keys, a row multiplies the values of later rows in its tile by 0: an
@@ -141,8 +144,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 1 ? 1 : flash_shape<HSP>:
         at[h] = ((size_t)(seg.row + r / heads) * a.H + g * heads + r % heads) * a.HS;
     }
 
-    /* Neighbouring threads load the 16-byte units of a row; COLUMNS - HSP / 8 are idle where HSP / 8 is no power of 2.
-     */
+    /* Neighbouring threads load the 16-byte units of a row; some idle where HSP / 8 is no power of 2. */
     const int COLUMNS = HSP <= 32 ? 4 : HSP <= 64 ? 8 : HSP <= 128 ? 16 : 32, STEP = T / COLUMNS;
     const int load_row = tid / COLUMNS, column = tid % COLUMNS * 8;
     const size_t load_at = (((size_t)seg.slot * a.G + g) * a.S + begin + load_row) * a.HS + column;

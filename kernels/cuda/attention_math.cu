@@ -3,9 +3,14 @@
  * q [M,H,HS] bf16, k and v [slots,G,S,HS] bf16, out [M,H*HS] bf16. A unit is R consecutive query rows of one segment
  * and kv head, numbered by position, then head, so that they share what is read of its keys and values. Blocks of 256
  * threads take units in turn. A block keeps its scores [R,stride] f32 in shared memory where they fit, else in a slice
- * of scratch of its own. Scores: a thread a key, eight chains over the head for each row, in registers. Softmax:
- * exponentials by all threads, their sum by one warp a row whose first eight lanes are the eight chains. Values: a
- * thread two elements of a row, one chain over the keys. Limits: head sizes that are multiples of 8, at most 256.
+ * of scratch of its own.
+ *
+ * Scores: a thread a key, eight chains over the head for each row, in registers. Softmax: exponentials by all threads,
+ * their sum by one warp a row whose first eight lanes are the eight chains. Values: a thread two elements of a row, one
+ * chain over the keys. Lengths of rows are read on the card: a captured step may be replayed with rows no longer than
+ * those it was captured with.
+ *
+ * Limits: head sizes that are multiples of 8, at most 256.
  * NUMERICS: the CPU device's bits, NaN payloads excepted. */
 #include "kernels/cuda/dev.h"
 #include "kernels/cuda/device.h"
@@ -43,8 +48,8 @@ template <int R> __global__ void __launch_bounds__(ROWS_THREADS) attn_rows_kerne
         const int rows = min(seg.n_rows * heads - first, R);
         if (rows <= 0) continue;
         const size_t cache = ((size_t)seg.slot * a.G + g) * a.S * HS;
-        const size_t at =
-            ((size_t)seg.row * a.H + (size_t)g * heads) * HS; /* row r is at + (r / heads * H + r % heads) HS */
+        /* Row r of the segment is in q and out at + (r / heads * H + r % heads) HS. */
+        const size_t at = ((size_t)seg.row * a.H + (size_t)g * heads) * HS;
         const int longest = seg.pos + (first + rows - 1) / heads + 1;
 
         __syncthreads(); /* the last unit is done with shared memory */

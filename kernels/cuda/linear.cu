@@ -14,6 +14,8 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/gemm_tile.h"
 
+enum { USUAL_SCRATCH = 1 << 20 };
+
 template <class T, bool VEC>
 __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
     linear_kernel(void *__restrict__ y, const uint16_t *__restrict__ x, const uint16_t *__restrict__ w,
@@ -84,6 +86,9 @@ static tv_status launch(tv_dev *dev, const tv_linear_args *a, void *y, const tv_
 
 extern "C" tv_status cuda_linear(tv_dev *dev, const tv_linear_args *a, tv_err *err) {
     TV_TRY(tv_check_linear(a, err));
+    /* Once for all what any plan of `serving` needs: the scratch must not grow in a step that is captured. */
+    void *scratch;
+    TV_TRY(cuda_scratch(dev, CUDA_SCRATCH_LINEAR, USUAL_SCRATCH, &scratch, err));
     if (dev->library_linear) {
         int done = 0;
         TV_TRY(dev->library_linear(dev, a, &done, err));
@@ -95,11 +100,9 @@ extern "C" tv_status cuda_linear(tv_dev *dev, const tv_linear_args *a, tv_err *e
     void *y = a->y;
     if ((uintptr_t)y % 16)
         return TV_FAIL(err, TV_EUNSUPPORTED, "linear: y=%p must be aligned to 16 bytes on this device", y);
-    if (slices > 1) {
-        /* At least what any plan of `serving` needs, at once: the scratch must not grow in a step that is captured. */
-        size_t bytes = (size_t)slices * (size_t)a->M * (size_t)N * sizeof(float), usual = (size_t)1 << 20;
-        TV_TRY(cuda_scratch(dev, CUDA_SCRATCH_LINEAR, bytes > usual ? bytes : usual, &y, err));
-    }
+    if (slices > 1)
+        TV_TRY(
+            cuda_scratch(dev, CUDA_SCRATCH_LINEAR, (size_t)slices * (size_t)a->M * (size_t)N * sizeof(float), &y, err));
     const tv_bf16 *bias = slices > 1 ? NULL : a->w->bias;
     const int first = slices > 1 ? GEMM_F32 : out;
     const int rows = vec ? cuda_gemm_rows(dev, a->M, N, slices) : 64;

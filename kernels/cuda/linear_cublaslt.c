@@ -4,15 +4,14 @@
  * What it takes is decided by sizes and dtypes alone (`takes`): K a multiple of 8, rows of y a multiple of 16 bytes, no
  * bias beside f32 outputs. The rest goes to linear.cu.
  *
- * NUMERICS. `serving`: the library's heuristic chooses an algorithm for each (M, N, K, bias, output), once, as production
- * engines let it; the order of summation is the algorithm's, and the plan's slices play no part. It may split K, with
- * partial sums in f32 and never in bf16: outputs are rounded once.
- * `fixed`: one algorithm for each (N, K, bias, output), whatever M: without split-K, without reduction, and without
- * workspace, in which work of one output could be shared; AlgoCheck must accept it for every power of two rows. Then
- * the summation order of an output is that of its tile's loop over K, which M does not enter. That this holds is checked
- * on a card by comparing rows across batch sizes (bench/gpu_check.sh). Where no algorithm qualifies, linear.cu computes
- * that (N, K, bias, output) for every M.
- * Nothing is allocated in a step; a first (M, N, K) costs a query of the heuristic on the host. */
+ * NUMERICS. `serving`: the library's heuristic chooses an algorithm for each (M, N, K, bias, output), once, as
+ * production engines let it; the order of summation is the algorithm's, and the plan's slices play no part. It may
+ * split K, with partial sums in f32 and never in bf16: outputs are rounded once. `fixed`: one algorithm for each (N, K,
+ * bias, output), whatever M: without split-K, without reduction, and without workspace, in which work of one output
+ * could be shared; AlgoCheck must accept it for every power of two rows. Then the summation order of an output is that
+ * of its tile's loop over K, which M does not enter. That this holds is checked on a card by comparing rows across
+ * batch sizes (bench/gpu_check.sh). Where no algorithm qualifies, linear.cu computes that (N, K, bias, output) for
+ * every M. Nothing is allocated in a step; a first (M, N, K) costs a query of the heuristic on the host. */
 #include "kernels/cuda/linear_cublaslt.h"
 
 #include <dlfcn.h>
@@ -122,8 +121,8 @@ static tv_status ask(const struct cuda_lt *lt, problem *p, int fixed, cublasLtMa
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     LT_TRY(lt, MatmulPreferenceInit_internal(&wish, sizeof wish));
-    LT_TRY(lt, MatmulPreferenceSetAttribute(&wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                            sizeof workspace));
+    LT_TRY(lt,
+           MatmulPreferenceSetAttribute(&wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
     LT_TRY(lt, MatmulPreferenceSetAttribute(&wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction,
                                             sizeof reduction));
     for (int i = 0; i < 4; i++) LT_TRY(lt, MatmulPreferenceSetAttribute(&wish, operands[i], &aligned, sizeof aligned));
@@ -181,7 +180,8 @@ static tv_status choose(const struct cuda_lt *lt, const tv_bf16 *bias, choice *c
         if (fixed) TV_TRY(pinnable(lt, c, bias, &c->usable, err));
     }
     if (!c->usable)
-        snprintf(c->why, sizeof c->why, fixed ? "none of %d algorithms runs every M without split-K" : "%d algorithms", n);
+        snprintf(c->why, sizeof c->why, fixed ? "none of %d algorithms runs every M without split-K" : "%d algorithms",
+                 n);
     return TV_OK;
 }
 
@@ -309,8 +309,9 @@ char *cuda_lt_text(const tv_dev *dev) {
         char rows[16] = "any", detail[128];
         if (c->shape.rows) snprintf(rows, sizeof rows, "%d", c->shape.rows);
         if (c->usable)
-            snprintf(detail, sizeof detail, "algorithm %d tile %u stages %u split-K %d reduction %u custom %u workspace %zu",
-                     c->id, c->tile, c->stages, c->split_k, c->reduction, c->custom, c->workspace);
+            snprintf(detail, sizeof detail,
+                     "algorithm %d tile %u stages %u split-K %d reduction %u custom %u workspace %zu", c->id, c->tile,
+                     c->stages, c->split_k, c->reduction, c->custom, c->workspace);
         else
             snprintf(detail, sizeof detail, "own kernel: %s", c->why);
         char *longer = tv_xprintf("%s  M %s N %d K %d %s%s: %s\n", text, rows, c->shape.N, c->shape.K,

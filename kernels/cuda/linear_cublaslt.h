@@ -12,8 +12,7 @@
     X(const char *, GetStatusString, (cublasStatus_t))                                                                 \
     X(cublasStatus_t, Create, (cublasLtHandle_t *))                                                                    \
     X(cublasStatus_t, Destroy, (cublasLtHandle_t))                                                                     \
-    X(cublasStatus_t, MatmulDescInit_internal,                                                                         \
-      (cublasLtMatmulDesc_t, size_t, cublasComputeType_t, cudaDataType_t))                                             \
+    X(cublasStatus_t, MatmulDescInit_internal, (cublasLtMatmulDesc_t, size_t, cublasComputeType_t, cudaDataType_t))    \
     X(cublasStatus_t, MatmulDescSetAttribute,                                                                          \
       (cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t, const void *, size_t))                                    \
     X(cublasStatus_t, MatrixLayoutInit_internal,                                                                       \
@@ -40,8 +39,8 @@ typedef struct {
 #undef CUDA_LT_MEMBER
 } cuda_lt_api;
 
-/* Fills api from the library found where programs' libraries are found, or in folder (NULL: nowhere else). On failure 0,
- * with the reason in why. */
+/* Fills api from the library found where programs' libraries are found, or in folder (NULL: nowhere else). On failure
+ * 0, with the reason in why. */
 int cuda_lt_load(cuda_lt_api *api, const char *folder, char *why, size_t size);
 /* Makes api's product dev's (dev->library_linear); api is copied. */
 TV_NODISCARD tv_status cuda_lt_attach(tv_dev *dev, const cuda_lt_api *api, tv_err *err);

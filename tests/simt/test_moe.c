@@ -158,6 +158,8 @@ static void test_parts(void) {
                  {5, 16, 8, 1, 1, SAME},    {140, 16, 64, 3, 2, SPREAD}};
     static const int heights[] = {16, 64, 128};
     tv_dev *dev = rig_open();
+    dev->library_linear = NULL; /* the parts by our own kernels, which are the grouped ones' */
+    const uint64_t conflicts = rig_bank_conflicts();
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         layer l = make(dev, cases[c].M, cases[c].D, cases[c].F, cases[c].E, cases[c].used);
         assign(&l, cases[c].kind);
@@ -185,6 +187,7 @@ static void test_parts(void) {
         }
         drop(dev, &l);
     }
+    CHECK_INT(rig_bank_conflicts() - conflicts, 0);
     rig_close(dev);
 }
 
@@ -221,6 +224,7 @@ static void test_batch_invariance(void) {
 static void test_matrices(void) {
     enum { M = 9, D = 16, F = 8 };
     tv_dev *dev = rig_open();
+    dev->library_linear = NULL;
     tv_err err = {0};
     layer l = make(dev, M, D, F, 5, 2);
     assign(&l, HOLES); /* experts 0, 2, 4 */
@@ -246,14 +250,14 @@ static void test_refusals(void) {
     tv_err err = {0};
     layer l = make(dev, 1, 8, 8, 2, 1);
     tv_bf16 bias[16] = {0};
-    tv_matrix with_bias = l.gate_up[0];
-    with_bias.bias = bias;
-    l.gate_up[1] = with_bias;
+    const tv_matrix matrix = l.gate_up[1];
+    l.gate_up[1].bias = bias;
     tv_moe_args a = {.x = bias, .ids = (int32_t *)(void *)bias, .weights = bias, .out = bias, .scratch = bias, .M = 1};
     a.gate_up = l.gate_up, a.down = l.down, a.D = 8, a.F = 8, a.E = 2, a.used = 1, a.plan = fixed;
     CHECK_FAILS(tv_ops_cuda.moe(dev, &a, &err), TV_EUNSUPPORTED, &err, "expert 1 has a bias");
     l.gate_up[1] = (tv_matrix){0};
     CHECK_FAILS(tv_ops_cuda.moe(dev, &a, &err), TV_EARG, &err, "expert 1 has no weights");
+    l.gate_up[1] = matrix;
     drop(dev, &l);
     rig_close(dev);
 }
