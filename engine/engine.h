@@ -10,7 +10,8 @@ struct tv_engine {
     tv_dev *dev;
     tv_model *model;
     char *dir; /* checkpoint folder */
-    int graphs; /* steps may be recorded, where device and backend can */
+    int graphs;    /* steps may be recorded, where device and backend can */
+    int in_flight; /* steps that sessions opened from now on may have submitted and not collected; >= 1 */
 };
 
 #endif

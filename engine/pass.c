@@ -109,17 +109,19 @@ static void fill(tv_session *s, const tv_pass *p, const tv_sched_entry *e, int n
         io->segments[i] = (tv_segment){.slot = e[i].slot, .row = row, .n_rows = e[i].n_rows, .pos = e[i].pos};
         for (int32_t pos = e[i].pos; pos < e[i].pos + e[i].n_rows; pos++, row++) {
             int64_t t = pos - prompt_len[like];
+            io->carry[row] = -1;
             if (t < 0)
                 io->ids[row] = prompt[pos];
             else if (padding >= 0)
                 io->ids[row] = tv_sched_padding(s->serving.pass_seed, padding, t, V);
-            else
-                io->ids[row] = tokens[like * p->n + t];
+            else if ((io->ids[row] = tokens[like * p->n + t]) < 0) /* a step in flight draws it */
+                io->ids[row] = 0, io->carry[row] = e[i].slot;
         }
         if (e[i].t < 0) continue;
         io->logit_rows[out] = row - 1;
         io->trajectory[out] = padding >= 0 ? 0 : trajectory[like];
         io->position[out] = e[i].t;
+        io->keep[out] = e[i].slot;
         io->token[out] = padding >= 0 || !p->given ? -1 : p->given[like * p->n + e[i].t];
         out++;
     }
@@ -155,6 +157,50 @@ static tv_status take(tv_session *s, const tv_pass *p, tv_sched *sched, const tv
     return TV_OK;
 }
 
+/* A pass under way: what its steps in flight do, and how far it is. */
+typedef struct {
+    tv_session *s;
+    const tv_pass *pass;
+    tv_sched *sched;
+    tv_sched_entry *entries; /* [most, slots] of the steps in flight, round and round */
+    int *n;                  /* [most] how many */
+    int slots, most;         /* most: steps in flight, >= 1 */
+    uint64_t submitted, collected, done, total;
+} running;
+
+/* Steps that may be in flight at once: one where a step's results decide who runs in the next, or are watched. */
+static int most_in_flight(const tv_session *s, const tv_pass *p) {
+    int may_end = !p->given && s->serving.eos == TV_EOS_STOP && s->engine->model->config.n_eos;
+    return may_end || p->on_token || s->profile ? 1 : s->n_flights;
+}
+
+static tv_status collect(running *r, const tv_progress *progress, tv_err *err) {
+    TV_TRY(tv_step_collect(r->s, err));
+    size_t i = (size_t)(r->collected++ % (uint64_t)r->most);
+    tv_status status =
+        take(r->s, r->pass, r->sched, r->entries + i * (size_t)r->slots, r->n[i], &r->done, err);
+    tv_progress_report(progress, r->done, r->total);
+    return status;
+}
+
+/* Submits step after step and collects the oldest when as many as may be are in flight. */
+static tv_status run_steps(running *r, const int32_t *prompt_len, const int64_t *trajectory,
+                           const tv_progress *progress, tv_err *err) {
+    const tv_pass *p = r->pass;
+    const tv_sched_entry *entries = NULL;
+    for (int n; (n = tv_sched_step(r->sched, &entries)) > 0;) {
+        size_t i = (size_t)(r->submitted % (uint64_t)r->most);
+        memcpy(r->entries + i * (size_t)r->slots, entries, (size_t)n * sizeof *entries);
+        r->n[i] = n;
+        fill(r->s, p, entries, n, prompt_len, trajectory);
+        TV_TRY(tv_step_submit(r->s, p->given ? TV_STEP_SCORE : TV_STEP_DRAW, p->seed, err));
+        r->submitted++;
+        if (r->submitted - r->collected == (uint64_t)r->most) TV_TRY(collect(r, progress, err));
+    }
+    while (r->collected < r->submitted) TV_TRY(collect(r, progress, err));
+    return TV_OK;
+}
+
 tv_status tv_pass_run(tv_session *s, const tv_pass *p, const tv_progress *progress, tv_err *err) {
     int32_t *prompt_len = NULL;
     int64_t *trajectory = NULL, longest = 0;
@@ -173,27 +219,22 @@ tv_status tv_pass_run(tv_session *s, const tv_pass *p, const tv_progress *progre
                                 .length = p->given ? p->given_lengths : NULL,
                                 .n = p->n,
                                 .trajectory = trajectory};
-    uint64_t done = 0, total = 0;
+    running r = {.s = s, .pass = p, .slots = options.slots, .most = most_in_flight(s, p)};
     for (int64_t i = 0; i < p->N; i++) {
-        total += (uint64_t)(p->given ? given_length(p, i) : p->n);
+        r.total += (uint64_t)(p->given ? given_length(p, i) : p->n);
         for (int64_t t = 0; !p->given && t < p->n; t++) p->tokens[i * p->n + t] = -1;
     }
-    tv_sched *sched = NULL;
-    tv_status status = tv_sched_open(&options, &sched, err);
+    r.entries = tv_xcalloc((size_t)r.most * (size_t)r.slots, sizeof *r.entries);
+    r.n = tv_xcalloc((size_t)r.most, sizeof *r.n);
+    tv_status status = tv_sched_open(&options, &r.sched, err);
     double start = tv_now(), steps = s->times.total;
-    for (int n; status == TV_OK;) {
-        const tv_sched_entry *entries = NULL;
-        if ((n = tv_sched_step(sched, &entries)) == 0) break;
-        fill(s, p, entries, n, prompt_len, trajectory);
-        status = tv_step_run(s, p->given ? TV_STEP_SCORE : TV_STEP_DRAW, p->seed, err);
-        if (status == TV_OK) status = take(s, p, sched, entries, n, &done, err);
-        tv_progress_report(progress, done, total);
-    }
+    if (status == TV_OK) status = run_steps(&r, prompt_len, trajectory, progress, err);
+    if (status != TV_OK) tv_steps_abandon(s);
     if (s->profile) { /* what was not spent inside steps */
         double host = tv_now() - start - (s->times.total - steps);
         s->times.host += host, s->times.total += host;
     }
-    tv_sched_close(sched);
-    free(prompt_len), free(trajectory);
+    tv_sched_close(r.sched);
+    free(r.entries), free(r.n), free(prompt_len), free(trajectory);
     return status;
 }

@@ -33,8 +33,11 @@ tv_limits tv_session_limits(const tv_engine *e, const tv_serving *s, int64_t N, 
     return l;
 }
 
-static uint64_t in_bytes(int64_t rows, int64_t logits) {
-    return (uint64_t)logits * (sizeof(int64_t) + 3 * sizeof(int32_t)) + (uint64_t)rows * sizeof(int32_t);
+/* Inputs of a step; those that only drawing reads come last. */
+static uint64_t in_bytes(int64_t rows, int64_t segments, int64_t logits, int draw) {
+    uint64_t always = (uint64_t)segments * sizeof(tv_segment) +
+                      (uint64_t)logits * (sizeof(int64_t) + 3 * sizeof(int32_t)) + (uint64_t)rows * sizeof(int32_t);
+    return always + (draw ? (uint64_t)(logits + rows) * sizeof(int32_t) : 0);
 }
 
 static uint64_t out_bytes(int64_t logits, int k) {
@@ -52,7 +55,8 @@ static int size_session(const tv_engine *e, const tv_serving *s, int64_t N, int6
     need->kv = tv_kv_bytes(&e->model->config, l.slots, positions);
     if (need->kv == UINT64_MAX) return 0;
     need->workspace = tv_workspace_bytes(e->model, (int)l.rows, (int)l.logits);
-    need->io = in_bytes(l.rows, l.logits) + out_bytes(l.logits, s->store_k) + TV_MAX_EOS * sizeof(int32_t);
+    need->io = in_bytes(l.rows, l.slots, l.logits, 1) + out_bytes(l.logits, s->store_k) +
+               ((uint64_t)l.slots + TV_MAX_EOS) * sizeof(int32_t);
     need->total = need->kv + need->workspace + need->io;
     return need->total >= need->kv;
 }
@@ -126,25 +130,48 @@ static void host_free(const tv_ops *ops, void *p) {
         free(p);
 }
 
+static tv_status open_flights(tv_session *s, tv_err *err) {
+    const tv_engine *e = s->engine;
+    const tv_limits *l = &s->limits;
+    s->n_flights = e->in_flight;
+    s->flights = tv_xcalloc((size_t)s->n_flights, sizeof *s->flights);
+    for (int i = 0; i < s->n_flights; i++) {
+        tv_flight *f = &s->flights[i];
+        int64_t logits = i ? l->slots : l->logits;
+        TV_TRY(host_alloc(e->ops, in_bytes(l->rows, l->slots, logits, 1), &f->host_in, err));
+        TV_TRY(host_alloc(e->ops, out_bytes(logits, s->serving.store_k), &f->host_out, err));
+        if (e->ops->event_open) TV_TRY(e->ops->event_open(e->dev, &f->done, err));
+    }
+    return TV_OK;
+}
+
+static void close_flights(tv_session *s) {
+    const tv_ops *ops = s->engine->ops;
+    for (int i = 0; s->flights && i < s->n_flights; i++) {
+        if (ops->event_close) ops->event_close(s->flights[i].done);
+        host_free(ops, s->flights[i].host_in), host_free(ops, s->flights[i].host_out);
+    }
+    free(s->flights);
+}
+
 static tv_status open_memory(tv_session *s, tv_err *err) {
     tv_engine *e = s->engine;
     const tv_ops *ops = e->ops;
     const tv_limits *l = &s->limits;
     TV_TRY(tv_kv_open(e, (int)l->slots, (int)s->max_positions, &s->kv, err));
     TV_TRY(tv_workspace_open(e->model, (int)l->rows, (int)l->logits, &s->ws, err));
-    s->in_bytes = in_bytes(l->rows, l->logits);
+    s->in_bytes = in_bytes(l->rows, l->slots, l->logits, 1);
     s->out_bytes = out_bytes(l->logits, s->serving.store_k);
     TV_TRY(ops->alloc(e->dev, s->in_bytes, &s->in, err));
     TV_TRY(ops->alloc(e->dev, s->out_bytes, &s->out, err));
-    TV_TRY(host_alloc(ops, s->in_bytes, &s->host_in, err));
-    TV_TRY(host_alloc(ops, s->out_bytes, &s->host_out, err));
-    s->segments = calloc((size_t)l->slots, sizeof *s->segments);
-    if (!s->segments) return TV_FAIL(err, TV_ENOMEM, "no host memory for steps of %lld rows", (long long)l->rows);
+    TV_TRY(open_flights(s, err));
     int32_t ids[TV_MAX_EOS];
     s->n_suppressed = tv_suppressed_ids(e, &s->serving, ids);
-    void *suppressed = NULL;
-    TV_TRY(ops->alloc(e->dev, sizeof ids, &suppressed, err));
-    s->suppressed = suppressed;
+    void *p = NULL;
+    TV_TRY(ops->alloc(e->dev, (size_t)l->slots * sizeof *s->drawn, &p, err));
+    s->drawn = p;
+    TV_TRY(ops->alloc(e->dev, sizeof ids, &p, err));
+    s->suppressed = p;
     TV_TRY(ops->upload(e->dev, s->suppressed, ids, (size_t)s->n_suppressed * sizeof *ids, err));
     return ops->sync(e->dev, err); /* ids is on the stack */
 }
@@ -186,14 +213,15 @@ tv_status tv_session_open(tv_engine *e, const tv_serving *serving, int64_t N, in
 void tv_session_close(tv_session *s) {
     if (!s) return;
     const tv_engine *e = s->engine;
+    tv_steps_abandon(s);
     if (e->ops->steps_forget) e->ops->steps_forget(e->dev, s);
     tv_kv_close(e, &s->kv);
     if (s->ws) tv_workspace_close(s->ws);
     if (s->in) e->ops->free(e->dev, s->in, s->in_bytes);
     if (s->out) e->ops->free(e->dev, s->out, s->out_bytes);
     if (s->suppressed) e->ops->free(e->dev, s->suppressed, TV_MAX_EOS * sizeof(int32_t));
-    host_free(e->ops, s->host_in), host_free(e->ops, s->host_out);
-    free(s->segments);
+    if (s->drawn) e->ops->free(e->dev, s->drawn, (size_t)s->limits.slots * sizeof *s->drawn);
+    close_flights(s);
     free(s);
 }
 
@@ -219,11 +247,14 @@ static void *carve(char **at, size_t bytes) {
 static void carve_in(tv_step_io *io, void *block) {
     char *at = block;
     size_t n = (size_t)io->n_logits;
+    io->segments = carve(&at, (size_t)io->n_segments * sizeof *io->segments);
     io->trajectory = carve(&at, n * sizeof *io->trajectory);
     io->position = carve(&at, n * sizeof *io->position);
     io->logit_rows = carve(&at, n * sizeof *io->logit_rows);
     io->token = carve(&at, n * sizeof *io->token);
     io->ids = carve(&at, (size_t)io->M * sizeof *io->ids);
+    io->keep = carve(&at, n * sizeof *io->keep);
+    io->carry = carve(&at, (size_t)io->M * sizeof *io->carry);
 }
 
 static void carve_out(tv_step_io *io, void *block, int k) {
@@ -238,11 +269,15 @@ static void carve_out(tv_step_io *io, void *block, int k) {
 }
 
 tv_step_io *tv_step_begin(tv_session *s, int M, int n_segments, int n_logits) {
-    TV_ASSERT(M >= 1 && M <= s->limits.rows && n_logits >= 0 && n_logits <= s->limits.logits &&
-              n_segments <= s->limits.slots);
-    s->io = (tv_step_io){.M = M, .n_segments = n_segments, .n_logits = n_logits, .segments = s->segments};
-    carve_in(&s->io, s->host_in);
-    carve_out(&s->io, s->host_out, s->serving.store_k);
+    if (s->submitted == s->collected) s->submitted = s->collected = s->reached = 0;
+    TV_ASSERT(s->submitted - s->collected < (uint64_t)s->n_flights);
+    TV_ASSERT(M >= 1 && M <= s->limits.rows && n_segments <= s->limits.slots && n_logits >= 0 &&
+              n_logits <= (s->submitted ? s->limits.slots : s->limits.logits));
+    tv_flight *f = &s->flights[s->submitted % (uint64_t)s->n_flights];
+    f->io = (tv_step_io){.M = M, .n_segments = n_segments, .n_logits = n_logits};
+    carve_in(&f->io, f->host_in);
+    carve_out(&f->io, f->host_out, s->serving.store_k);
+    s->io = f->io;
     return &s->io;
 }
 
@@ -294,6 +329,10 @@ static tv_status compute(tv_session *s, tv_step_mode mode, uint64_t seed, tv_err
     if (s->profile || s->routes) step.tap = (tv_tap){on_tap, s};
     s->tap_status = TV_OK;
     s->tap_err = err;
+    if (mode == TV_STEP_DRAW) {
+        tv_carry_args last = {.to = dev.ids, .from = s->drawn, .from_at = dev.carry, .n = s->io.M};
+        TV_TRY(ops->carry(e->dev, &last, err));
+    }
     TV_TRY(tv_forward(e->model, s->ws, &step, err));
     if (s->tap_status != TV_OK) return s->tap_status;
     if (s->profile) take_time(s, &s->times.head);
@@ -326,42 +365,85 @@ static tv_status compute(tv_session *s, tv_step_mode mode, uint64_t seed, tv_err
                            .top_k = s->serving.top_k,
                            .seed = seed};
     TV_TRY(ops->sample(e->dev, &draw, err));
+    tv_carry_args keep = {.to = s->drawn, .to_at = dev.keep, .from = dev.drawn, .n = n};
+    TV_TRY(ops->carry(e->dev, &keep, err));
     if (s->profile) take_time(s, &s->times.sample);
     return TV_OK;
 }
 
-/* The same through the device's recordings. Observers look between the operations: with one nothing is recorded. */
+/* The same between the device's begin and end, which may know a recording of it. Observers look between the operations:
+ * with one nothing is recorded. */
 static tv_status compute_recorded(tv_session *s, tv_step_mode mode, uint64_t seed, tv_err *err) {
     const tv_engine *e = s->engine;
-    if (!s->graphs || s->profile || s->routes) return compute(s, mode, seed, err);
+    const tv_step_io *io = &s->io;
+    if (!e->ops->step_begin) return compute(s, mode, seed, err);
     int longest = 0, run = 1;
-    for (int i = 0; i < s->io.n_segments; i++) {
-        int keys = s->io.segments[i].pos + s->io.segments[i].n_rows;
+    for (int i = 0; i < io->n_segments; i++) {
+        int keys = io->segments[i].pos + io->segments[i].n_rows;
         if (keys > longest) longest = keys;
     }
-    tv_attn_plan plan = tv_plan_attention(&s->plan, s->io.n_segments, e->model->config.n_kv_heads, longest);
-    tv_step_key key = {
-        {s->io.M, s->io.n_segments, s->io.n_logits, mode, plan.key_tile, plan.split_keys, (int64_t)seed}};
-    TV_TRY(e->ops->step_begin(e->dev, s, &key, s->io.segments, s->io.n_segments, &run, err));
+    tv_attn_plan plan = tv_plan_attention(&s->plan, io->n_segments, e->model->config.n_kv_heads, longest);
+    tv_step_key key = {{io->M, io->n_segments, io->n_logits, mode, plan.key_tile, plan.split_keys, (int64_t)seed}};
+    tv_step_io dev = *io;
+    carve_in(&dev, s->in);
+    TV_TRY(e->ops->step_begin(e->dev, s, s->graphs && !s->profile && !s->routes ? &key : NULL, io->segments,
+                              dev.segments, io->n_segments, &run, err));
     return run ? e->ops->step_end(e->dev, compute(s, mode, seed, err), err) : TV_OK;
 }
 
-tv_status tv_step_run(tv_session *s, tv_step_mode mode, uint64_t seed, tv_err *err) {
+/* Inputs to the device, the operations, results back, and the event behind them. */
+static tv_status enqueue(tv_session *s, const tv_flight *f, tv_step_mode mode, uint64_t seed, tv_err *err) {
     const tv_engine *e = s->engine;
-    int M = s->io.M, n = s->io.n_logits;
-    if (s->profile) s->mark = tv_now();
-    double start = s->mark;
-    TV_TRY(e->ops->upload(e->dev, s->in, s->host_in, in_bytes(M, n), err));
+    const tv_ops *ops = e->ops;
+    int n = s->io.n_logits;
+    size_t in = in_bytes(s->io.M, s->io.n_segments, n, mode == TV_STEP_DRAW),
+           out = mode == TV_STEP_LOGITS ? 0 : out_bytes(n, s->serving.store_k);
+    TV_TRY((ops->upload_pinned ? ops->upload_pinned : ops->upload)(e->dev, s->in, f->host_in, in, err));
     if (s->profile) take_time(s, &s->times.copies);
     TV_TRY(compute_recorded(s, mode, seed, err));
-    if (mode != TV_STEP_LOGITS && n > 0)
-        TV_TRY(e->ops->download(e->dev, s->host_out, s->out, out_bytes(n, s->serving.store_k), err));
+    if (out) TV_TRY((ops->download_pinned ? ops->download_pinned : ops->download)(e->dev, f->host_out, s->out, out, err));
+    return f->done ? ops->event_record(e->dev, f->done, err) : TV_OK;
+}
+
+tv_status tv_step_submit(tv_session *s, tv_step_mode mode, uint64_t seed, tv_err *err) {
+    if (s->profile) s->mark = s->start = tv_now();
+    tv_status status = enqueue(s, &s->flights[s->submitted % (uint64_t)s->n_flights], mode, seed, err);
+    if (status == TV_OK)
+        s->submitted++;
     else
-        TV_TRY(e->ops->sync(e->dev, err)); /* the next step writes over host_in */
+        tv_steps_abandon(s);
+    return status;
+}
+
+tv_status tv_step_collect(tv_session *s, tv_err *err) {
+    TV_ASSERT(s->collected < s->submitted);
+    const uint64_t flights = (uint64_t)s->n_flights, block = s->n_flights > 1 ? flights / 2 : 1;
+    if (s->collected == s->reached) {
+        s->reached = s->collected + block < s->submitted ? s->collected + block : s->submitted;
+        tv_event *last = s->flights[(s->reached - 1) % flights].done;
+        tv_status status = last ? s->engine->ops->event_wait(last, err) : TV_OK;
+        if (status != TV_OK) {
+            tv_steps_abandon(s);
+            return status;
+        }
+    }
+    s->io = s->flights[s->collected++ % flights].io;
     if (s->profile) {
         take_time(s, &s->times.copies);
-        s->times.total += s->mark - start;
-        s->times.steps++, s->times.rows += M, s->times.logit_rows += n;
+        s->times.total += s->mark - s->start;
+        s->times.steps++, s->times.rows += s->io.M, s->times.logit_rows += s->io.n_logits;
     }
     return TV_OK;
+}
+
+tv_status tv_step_run(tv_session *s, tv_step_mode mode, uint64_t seed, tv_err *err) {
+    TV_ASSERT(s->submitted == s->collected);
+    TV_TRY(tv_step_submit(s, mode, seed, err));
+    return tv_step_collect(s, err);
+}
+
+void tv_steps_abandon(tv_session *s) {
+    tv_err own = {0};
+    if (s->engine->ops->sync(s->engine->dev, &own) != TV_OK) tv_err_clear(&own); /* what failed first was reported */
+    s->submitted = s->collected = s->reached = 0;
 }

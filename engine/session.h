@@ -40,6 +40,8 @@ typedef struct {
     int32_t *logit_rows;  /* [n] i32 rows of the step whose logits are wanted */
     int32_t *token;       /* [n] i32 token to be scored, -1 = none (score) */
     int32_t *ids;         /* [M] i32 */
+    int32_t *keep;        /* [n] i32 cache slot whose last token the drawn one becomes (draw) */
+    int32_t *carry;       /* [M] i32 cache slot whose last drawn token is the row's id; -1 = none: ids has it (draw) */
     int32_t *topk_ids;    /* [n,k] i32 out */
     float *topk_logprobs; /* [n,k] f32 out */
     float *token_logprob; /* [n] f32 out (score) */
@@ -54,6 +56,13 @@ typedef enum {
     TV_STEP_DRAW    /* records of each logit row, and a token drawn from them */
 } tv_step_mode;
 
+/* A step between its submission and its results: what the host may not touch meanwhile. */
+typedef struct {
+    tv_step_io io;
+    void *host_in, *host_out; /* behind io's pointers, pinned where the device has such */
+    tv_event *done;           /* NULL on devices that are done when they return */
+} tv_flight;
+
 struct tv_session {
     tv_engine *engine;
     tv_serving serving; /* with the backend that "auto" became */
@@ -63,27 +72,41 @@ struct tv_session {
     tv_limits limits;
     tv_kv kv;
     tv_workspace *ws;
-    void *in, *out;           /* device copies of io's inputs and results */
-    void *host_in, *host_out; /* host memory behind io's pointers, pinned where the device has such */
+    void *in, *out; /* device copies of io's inputs and results */
     uint64_t in_bytes, out_bytes;
+    int32_t *drawn; /* [slots] i32 device: the token last drawn in each cache slot */
     int32_t *suppressed; /* [n_suppressed] i32 device */
     int n_suppressed;
-    tv_segment *segments; /* [slots] host */
-    tv_step_io io;
+    /* Steps begun go round the flights. The first has room for limits.logits, the others, which only a pass of steps of
+     * one logit row a sequence needs, for limits.slots. */
+    tv_flight *flights;
+    int n_flights;
+    uint64_t submitted, collected; /* steps since nothing was in flight */
+    uint64_t reached;              /* of them, those known to be done */
+    tv_step_io io;                 /* of the step begun or collected last */
     /* observers */
     int32_t *routes;      /* NULL, or host memory [L,M,used] of the step's expert choices */
     tv_status tap_status; /* first failure inside a tap */
     tv_err *tap_err;
     int profile;
     int graphs; /* steps may be recorded and replayed */
-    double mark; /* time of the last tap */
+    double mark;  /* time of the last tap */
+    double start; /* of the step */
     tv_step_times times;
 };
 
-/* Lays out io for a step; the caller fills the inputs. M and n_logits lie within the session's limits. */
+/* Lays out io for a step; the caller fills the inputs (keep and carry: to draw). M and n_logits lie within the session's
+ * limits; fewer than n_flights steps are in flight, and where one is, n_logits <= limits.slots. */
 tv_step_io *tv_step_begin(tv_session *session, int M, int n_segments, int n_logits);
-/* Runs the step that io describes. Allocates nothing. seed: of drawing. */
+/* Puts the step that io describes behind those in flight. Waits for nothing and allocates nothing. seed: of drawing. */
+TV_NODISCARD tv_status tv_step_submit(tv_session *session, tv_step_mode mode, uint64_t seed, tv_err *err);
+/* io becomes that of the oldest step in flight, with its results. Waits where they have not been waited for yet, for a
+ * block of steps at once: half of the flights. Results stay until the flight's turn comes again. */
+TV_NODISCARD tv_status tv_step_collect(tv_session *session, tv_err *err);
+/* Submits and collects one step; nothing is in flight. */
 TV_NODISCARD tv_status tv_step_run(tv_session *session, tv_step_mode mode, uint64_t seed, tv_err *err);
+/* Waits for what is in flight and forgets it. */
+void tv_steps_abandon(tv_session *session);
 
 /* Seconds on a monotonic clock. */
 double tv_now(void);

@@ -19,6 +19,7 @@ extern "C" {
 #endif
 
 typedef struct tv_dev tv_dev; /* a device with its streams and threads; each device defines it */
+typedef struct tv_event tv_event; /* a place in the order of a device's work */
 
 /* Consecutive rows of one sequence in a step: rows row .. row+n_rows-1 are its positions pos .. pos+n_rows-1. Row j attends
  * keys 0 .. pos+j of cache slot `slot` (causal, bottom-right). A decode row is a segment of one row. */
@@ -142,6 +143,16 @@ typedef struct {
     uint64_t seed;
 } tv_sample_args;
 
+/* Moves token ids from step to step without the host: to[to_at[i]] = from[from_at[i]]. An index below 0 moves nothing,
+ * and neither does an id below 0 (no token could be drawn: the record says why). */
+typedef struct {
+    int32_t *to;            /* i32 */
+    const int32_t *to_at;   /* [n] i32, distinct but for those below 0, or NULL: 0 .. n-1 */
+    const int32_t *from;    /* i32 */
+    const int32_t *from_at; /* [n] i32, or NULL: 0 .. n-1 */
+    int n;
+} tv_carry_args;
+
 /* What the launches of a step depend on beside the lengths of its segments: equal keys, equal launches. */
 typedef struct { int64_t part[8]; } tv_step_key;
 
@@ -163,19 +174,28 @@ typedef struct {
     /* Device memory, 64-byte aligned, zeroed; fails with what was asked for and what there is. */
     tv_status (*alloc)(tv_dev *dev, size_t bytes, void **p, tv_err *err);
     void (*free)(tv_dev *dev, void *p, size_t bytes);
-    /* Host memory that the device reads by itself (pinned). NULL: plain memory serves as well. A source of uploads that comes
-     * from here must stay as it is until sync or a download; other sources may be written over when upload returns. */
+    /* Host memory that the device reads and writes by itself (pinned). NULL: plain memory serves as well. */
     tv_status (*host_alloc)(size_t bytes, void **p, tv_err *err);
     void (*host_free)(void *p);
     tv_status (*upload)(tv_dev *dev, void *dst, const void *src, size_t bytes, tv_err *err);   /* host to device, ordered */
     tv_status (*download)(tv_dev *dev, void *dst, const void *src, size_t bytes, tv_err *err); /* device to host, waits */
     tv_status (*sync)(tv_dev *dev, tv_err *err);
-    /* Around the operations of a step, on devices that can record one and replay it; NULL elsewhere. begin says in *run
-     * whether the operations are to be called: not where it has put a recording of such a step into the stream, made for the
-     * same owner (whose memory the operations work in) and the same key; then there is no end. Uploads, downloads and waits
-     * lie outside. end takes how the operations went and returns it, or its own failure. */
-    tv_status (*step_begin)(tv_dev *dev, const void *owner, const tv_step_key *key, const tv_segment *segments, int n_segments,
-                            int *run, tv_err *err);
+    /* For steps that the host does not wait for; all NULL on devices where a call returns when its work is done. Copies
+     * between the device and memory from host_alloc, in order with the operations: that memory is the device's until an event
+     * recorded behind the copy was waited for (or sync). An event is recorded again only when it was waited for. */
+    tv_status (*upload_pinned)(tv_dev *dev, void *dst, const void *src, size_t bytes, tv_err *err);
+    tv_status (*download_pinned)(tv_dev *dev, void *dst, const void *src, size_t bytes, tv_err *err);
+    tv_status (*event_open)(tv_dev *dev, tv_event **event, tv_err *err);
+    void (*event_close)(tv_event *event); /* NULL is fine */
+    tv_status (*event_record)(tv_dev *dev, tv_event *event, tv_err *err);
+    tv_status (*event_wait)(tv_event *event, tv_err *err);
+    /* Around the operations of a step; NULL on devices that need no such. begin is told where in device memory the step's
+     * segments lie, which the operations get in host memory, and says in *run whether they are to be called: not where it has
+     * put a recording of such a step into the stream, made for the same owner (whose memory the operations work in) and the
+     * same key; then there is no end. key NULL: nothing is recorded; else uploads, downloads and waits lie outside. end takes
+     * how the operations went and returns it, or its own failure. */
+    tv_status (*step_begin)(tv_dev *dev, const void *owner, const tv_step_key *key, const tv_segment *segments,
+                            const tv_segment *device_segments, int n_segments, int *run, tv_err *err);
     tv_status (*step_end)(tv_dev *dev, tv_status status, tv_err *err);
     void (*steps_forget)(tv_dev *dev, const void *owner); /* before the owner's memory is freed */
     /* Packs n_parts row blocks (part p: [part_N[p],K] bf16 in host memory, any alignment) under one another into one matrix;
@@ -194,6 +214,7 @@ typedef struct {
     tv_status (*moe)(tv_dev *dev, const tv_moe_args *a, tv_err *err);
     tv_status (*logprobs)(tv_dev *dev, const tv_logprobs_args *a, tv_err *err);
     tv_status (*sample)(tv_dev *dev, const tv_sample_args *a, tv_err *err);
+    tv_status (*carry)(tv_dev *dev, const tv_carry_args *a, tv_err *err);
 } tv_ops;
 
 extern const tv_ops tv_ops_cpu, tv_ops_cuda;
@@ -209,6 +230,7 @@ TV_NODISCARD tv_status tv_check_moe_route(const tv_moe_route_args *a, tv_err *er
 TV_NODISCARD tv_status tv_check_moe(const tv_moe_args *a, tv_err *err);
 TV_NODISCARD tv_status tv_check_logprobs(const tv_logprobs_args *a, tv_err *err);
 TV_NODISCARD tv_status tv_check_sample(const tv_sample_args *a, tv_err *err);
+TV_NODISCARD tv_status tv_check_carry(const tv_carry_args *a, tv_err *err);
 
 #ifdef __cplusplus
 }

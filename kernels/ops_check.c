@@ -217,3 +217,11 @@ tv_status tv_check_sample(const tv_sample_args *a, tv_err *err) {
     GIVEN(token);
     return TV_OK;
 }
+
+tv_status tv_check_carry(const tv_carry_args *a, tv_err *err) {
+    ARGS("carry");
+    RANGE(n, 1, MAX_ROWS);
+    GIVEN(to);
+    GIVEN(from);
+    return TV_OK;
+}

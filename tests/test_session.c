@@ -138,7 +138,7 @@ static void test_fixed_is_batch_invariant(void) {
         tv_err err = {0};
         if (variant == 7) {
             CHECK_OK(tv_kv_fill(e, &s->kv, 0x7FFF, &err), &err);
-            memset(s->host_out, 0xCA, s->out_bytes), memset(s->host_in, 0xCA, s->in_bytes);
+            memset(s->flights[0].host_out, 0xCA, s->out_bytes), memset(s->flights[0].host_in, 0xCA, s->in_bytes);
         }
         tv_trace *t = sample_in(s, &job), *again = NULL;
         CHECK(same(alone, t));

@@ -63,6 +63,7 @@ tv_status cpu_moe_route(tv_dev *dev, const tv_moe_route_args *a, tv_err *err);
 tv_status cpu_moe(tv_dev *dev, const tv_moe_args *a, tv_err *err);
 tv_status cpu_logprobs(tv_dev *dev, const tv_logprobs_args *a, tv_err *err);
 tv_status cpu_sample(tv_dev *dev, const tv_sample_args *a, tv_err *err);
+tv_status cpu_carry(tv_dev *dev, const tv_carry_args *a, tv_err *err);
 
 /* At least bytes of 64-byte aligned scratch of the given kind; its content is undefined, and it stays valid until the
  * next call for the same kind. Grows when asked for more than ever before (the only allocation that can happen inside a

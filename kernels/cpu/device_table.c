@@ -24,4 +24,5 @@ const tv_ops tv_ops_cpu = {
     .moe = cpu_moe,
     .logprobs = cpu_logprobs,
     .sample = cpu_sample,
+    .carry = cpu_carry,
 };

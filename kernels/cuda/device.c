@@ -108,6 +108,25 @@ static tv_status download(tv_dev *dev, void *dst, const void *src, size_t bytes,
 
 static tv_status sync(tv_dev *dev, tv_err *err) { return cuda_rt_stream_sync(dev->stream, err); }
 
+static tv_status copy_pinned(tv_dev *dev, void *dst, const void *src, size_t bytes, tv_err *err) {
+    return cuda_rt_copy(dst, src, bytes, dev->stream, err);
+}
+
+static tv_status event_open(tv_dev *dev, tv_event **event, tv_err *err) {
+    (void)dev;
+    return cuda_rt_event_open((cuda_rt_event **)event, err);
+}
+
+static void event_close(tv_event *event) {
+    if (event) cuda_rt_event_close((cuda_rt_event *)event);
+}
+
+static tv_status event_record(tv_dev *dev, tv_event *event, tv_err *err) {
+    return cuda_rt_event_record((cuda_rt_event *)event, dev->stream, err);
+}
+
+static tv_status event_wait(tv_event *event, tv_err *err) { return cuda_rt_event_sync((cuda_rt_event *)event, err); }
+
 tv_status cuda_scratch(tv_dev *dev, int kind, size_t bytes, void **p, tv_err *err) {
     TV_ASSERT(kind >= 0 && kind < CUDA_N_SCRATCH);
     if (bytes > dev->scratch_bytes[kind]) {
@@ -123,9 +142,8 @@ tv_status cuda_scratch(tv_dev *dev, int kind, size_t bytes, void **p, tv_err *er
 
 tv_status cuda_segments(tv_dev *dev, const tv_segment *segments, int n, const tv_segment **out, tv_err *err) {
     size_t bytes = (size_t)n * sizeof *segments;
-    if (dev->reach) { /* what begins such a step has copied them, and what asks may hold their envelope */
-        TV_ASSERT(n == dev->n_segments);
-        *out = dev->segments;
+    if (dev->step_card && (dev->reach || segments == dev->step_host)) { /* or their envelope */
+        *out = dev->step_card;
         return TV_OK;
     }
     if (n > dev->max_segments) {
@@ -195,6 +213,12 @@ const tv_ops tv_ops_cuda = {.name = "cuda",
                             .sync = sync,
                             .host_alloc = cuda_rt_host_alloc,
                             .host_free = cuda_rt_host_free,
+                            .upload_pinned = copy_pinned,
+                            .download_pinned = copy_pinned,
+                            .event_open = event_open,
+                            .event_close = event_close,
+                            .event_record = event_record,
+                            .event_wait = event_wait,
                             .step_begin = cuda_step_begin,
                             .step_end = cuda_step_end,
                             .steps_forget = cuda_steps_forget,
@@ -209,4 +233,5 @@ const tv_ops tv_ops_cuda = {.name = "cuda",
                             .moe_route = cuda_moe_route,
                             .moe = cuda_moe,
                             .logprobs = cuda_logprobs,
-                            .sample = cuda_sample};
+                            .sample = cuda_sample,
+                            .carry = cuda_carry};

@@ -22,7 +22,9 @@ struct tv_dev {
     uint64_t allocated;     /* bytes handed out */
     void *scratch[CUDA_N_SCRATCH];
     size_t scratch_bytes[CUDA_N_SCRATCH];
-    /* The segments of the step last seen, on the host as they were and on the card. */
+    /* The segments of the step that runs between begin and end, on the host and on the card; else NULL. */
+    const tv_segment *step_host, *step_card;
+    /* Those last seen of steps without, on the host as they were and on the card. */
     tv_segment *segments_host, *segments;
     int n_segments, max_segments;
     struct cuda_cudnn *cudnn; /* attention_cudnn.c: the library and its plans, from the first use on */
@@ -48,13 +50,14 @@ struct tv_dev {
 /* At least bytes of device scratch of the given kind, 256-byte aligned; its content is undefined, and it stays valid
  * until the next call for the same kind. Grows when asked for more than ever before: never inside a captured step. */
 TV_NODISCARD tv_status cuda_scratch(tv_dev *dev, int kind, size_t bytes, void **p, tv_err *err);
-/* The n segments (host memory) in device memory, copied there when they are not the ones last asked for. */
+/* The n segments (host memory) in device memory: those of the step, else copied there when they are not the ones last
+ * asked for. */
 TV_NODISCARD tv_status cuda_segments(tv_dev *dev, const tv_segment *segments, int n, const tv_segment **out,
                                      tv_err *err);
 
 /* tv_ops.step_begin, step_end, steps_forget (steps.c). */
-tv_status cuda_step_begin(tv_dev *dev, const void *owner, const tv_step_key *key, const tv_segment *segments, int n,
-                          int *run, tv_err *err);
+tv_status cuda_step_begin(tv_dev *dev, const void *owner, const tv_step_key *key, const tv_segment *segments,
+                          const tv_segment *device_segments, int n, int *run, tv_err *err);
 tv_status cuda_step_end(tv_dev *dev, tv_status status, tv_err *err);
 void cuda_steps_forget(tv_dev *dev, const void *owner);
 void cuda_steps_close(tv_dev *dev);
@@ -82,6 +85,7 @@ size_t cuda_moe_scratch_bytes(int M, int D, int F, int used);
 void cuda_moe_close(tv_dev *dev); /* frees dev->experts */
 tv_status cuda_logprobs(tv_dev *dev, const tv_logprobs_args *a, tv_err *err);
 tv_status cuda_sample(tv_dev *dev, const tv_sample_args *a, tv_err *err);
+tv_status cuda_carry(tv_dev *dev, const tv_carry_args *a, tv_err *err);
 void cuda_cudnn_close(tv_dev *dev);
 /* The plans made so far, one a line; malloc'd. */
 char *cuda_cudnn_text(const tv_dev *dev);

@@ -75,21 +75,20 @@ static recorded *find(struct cuda_steps *steps, const identity *id) {
     return r;
 }
 
-tv_status cuda_step_begin(tv_dev *dev, const void *owner, const tv_step_key *key, const tv_segment *segments, int n,
-                          int *run, tv_err *err) {
+tv_status cuda_step_begin(tv_dev *dev, const void *owner, const tv_step_key *key, const tv_segment *segments,
+                          const tv_segment *device_segments, int n, int *run, tv_err *err) {
     if (!dev->steps) dev->steps = tv_xcalloc(1, sizeof *dev->steps);
     struct cuda_steps *steps = dev->steps;
-    const tv_segment *on_card;
     int64_t longest = 0;
     int decode = 1;
     *run = 1;
     steps->current = NULL;
-    TV_TRY(cuda_segments(dev, segments, n, &on_card, err)); /* the copy is not part of the graph */
+    dev->step_host = segments, dev->step_card = device_segments;
     for (int i = 0; i < n; i++) {
         decode &= segments[i].n_rows == 1;
         if (segments[i].pos + segments[i].n_rows > longest) longest = segments[i].pos + segments[i].n_rows;
     }
-    if (!decode) return TV_OK;
+    if (!decode || !key) return TV_OK;
 
     const identity id = {owner, *key, (longest + REACH - 1) / REACH * REACH};
     recorded *r = find(steps, &id);
@@ -101,6 +100,7 @@ tv_status cuda_step_begin(tv_dev *dev, const void *owner, const tv_step_key *key
     }
     if (known && r->graph) {
         *run = 0;
+        dev->step_host = dev->step_card = NULL;
         dev->graph_launches++;
         return cuda_rt_graph_launch(r->graph, dev->stream, err);
     }
@@ -108,12 +108,16 @@ tv_status cuda_step_begin(tv_dev *dev, const void *owner, const tv_step_key *key
         steps->envelope = tv_xrealloc(steps->envelope, (size_t)n * sizeof *steps->envelope);
         steps->max_envelope = n;
     }
-    steps->current = r;
-    dev->reach = (int)id.reach;
     if (known) {
-        TV_TRY(cuda_rt_capture_begin(dev->stream, err));
+        tv_status s = cuda_rt_capture_begin(dev->stream, err);
+        if (s != TV_OK) {
+            dev->step_host = dev->step_card = NULL;
+            return s;
+        }
         steps->capturing = 1;
     }
+    steps->current = r;
+    dev->reach = (int)id.reach;
     return TV_OK;
 }
 
@@ -121,6 +125,7 @@ tv_status cuda_step_end(tv_dev *dev, tv_status status, tv_err *err) {
     struct cuda_steps *steps = dev->steps;
     recorded *r = steps->current;
     steps->current = NULL;
+    dev->step_host = dev->step_card = NULL;
     dev->reach = 0;
     if (!r) return status;
     if (!steps->capturing) {

@@ -42,6 +42,7 @@ size_t top;                            // bytes of it that were ever handed out
 std::map<size_t, size_t> blocks;       // offset -> bytes, of what is handed out now
 std::map<uintptr_t, size_t> pinned;    // address -> bytes
 uint64_t allocations;                  // device and pinned, since the program began
+uint64_t waits;                        // for streams and events
 int opened;                            // depth of Unlock
 
 bool on_card(const void *p) { return card && (const unsigned char *)p >= card && (const unsigned char *)p < card + CARD; }
@@ -279,6 +280,7 @@ void cuda_rt_stream_close(cuda_rt_stream *stream) {
 tv_status cuda_rt_stream_sync(cuda_rt_stream *stream, tv_err *err) {
     (void)err;
     no_capture("waiting");
+    waits++;
     drain(stream, nullptr);
     return TV_OK;
 }
@@ -331,6 +333,7 @@ tv_status cuda_rt_event_record(cuda_rt_event *event, cuda_rt_stream *stream, tv_
 tv_status cuda_rt_event_sync(cuda_rt_event *event, tv_err *err) {
     (void)err;
     no_capture("waiting");
+    waits++;
     if (event->stream) drain(event->stream, event);
     return TV_OK;
 }
@@ -378,6 +381,8 @@ void simt_schedule(int i) {
 uint64_t simt_bank_conflicts(void) { return simt::g.stats.ldsm_conflicts; }
 
 uint64_t simt_allocations(void) { return allocations; }
+
+uint64_t simt_waits(void) { return waits; }
 
 int simt_same_graph(const cuda_rt_graph *a, const cuda_rt_graph *b) {
     if (a->ops->size() != b->ops->size()) return 0;

@@ -14,6 +14,8 @@ void simt_schedule(int i);
 uint64_t simt_bank_conflicts(void);
 /* Allocations of device and of pinned memory since the program began. */
 uint64_t simt_allocations(void);
+/* Waits of the host for a stream or an event since the program began. */
+uint64_t simt_waits(void);
 /* 1 when both graphs do the same: kernels, grids, arguments, copies. */
 int simt_same_graph(const cuda_rt_graph *a, const cuda_rt_graph *b);
 

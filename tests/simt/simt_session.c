@@ -125,9 +125,9 @@ static void test_steps_allocate_nothing(void) {
 static cuda_rt_graph *launches_at(tv_session *s, int pos, int reach) {
     tv_dev *dev = s->engine->dev;
     tv_segment segments[N];
-    const tv_segment *on_card;
+    int run;
     for (int i = 0; i < N; i++) segments[i] = (tv_segment){.slot = i, .row = i, .n_rows = 1, .pos = pos >> i};
-    TV_ASSERT(cuda_segments(dev, segments, N, &on_card, &err) == TV_OK);
+    TV_ASSERT(cuda_step_begin(dev, s, NULL, segments, s->in, N, &run, &err) == TV_OK && run);
     tv_step step = {.ids = s->in, .segments = segments, .n_segments = N, .M = N, .logit_rows = s->in, .n_logits = N};
     step.kv = s->kv.layers, step.backend = s->backend, step.plan = s->plan;
     cuda_rt_graph *graph = NULL;
@@ -135,7 +135,7 @@ static cuda_rt_graph *launches_at(tv_session *s, int pos, int reach) {
     TV_ASSERT(cuda_rt_capture_begin(dev->stream, &err) == TV_OK);
     CHECK_OK(tv_forward(s->engine->model, s->ws, &step, &err), &err);
     TV_ASSERT(cuda_rt_capture_end(dev->stream, &graph, &err) == TV_OK);
-    dev->reach = 0;
+    TV_ASSERT(cuda_step_end(dev, TV_OK, &err) == TV_OK);
     return graph;
 }
 
