@@ -57,7 +57,7 @@ tv_status tv_engine_open(const tv_engine_options *o, tv_engine **out, tv_err *er
     e->dir = dir;
     tv_dev_options dev = {.threads = o->threads, .isa = o->isa ? o->isa : "auto", .gpu = o->gpu};
     tv_status s = ops->open(&dev, &e->dev, err);
-    if (s == TV_OK) s = tv_model_load(dir, ops, e->dev, o->progress, &e->model, err);
+    if (s == TV_OK) s = tv_model_load(dir, ops, e->dev, o->weight_dtype, o->progress, &e->model, err);
     if (s != TV_OK) {
         tv_engine_close(e);
         return s;

@@ -14,9 +14,10 @@ static int cpu_supports(const tv_attn_limits *l, const char **why) {
     return !*why;
 }
 
-static const tv_attn_backend cpu_flash = {"flash", "cpu", TV_ATTN_BATCH_INVARIANT, cpu_supports, cpu_attn_flash};
-static const tv_attn_backend cpu_math = {"math", "cpu", TV_ATTN_BATCH_INVARIANT, cpu_supports, cpu_attn_math};
-static const tv_attn_backend cpu_eager = {"eager", "cpu", TV_ATTN_BATCH_INVARIANT, cpu_supports, cpu_attn_eager};
+enum { CPU_CAPS = TV_ATTN_BATCH_INVARIANT | TV_ATTN_KV_BYTES };
+static const tv_attn_backend cpu_flash = {"flash", "cpu", CPU_CAPS, cpu_supports, cpu_attn_flash};
+static const tv_attn_backend cpu_math = {"math", "cpu", CPU_CAPS, cpu_supports, cpu_attn_math};
+static const tv_attn_backend cpu_eager = {"eager", "cpu", CPU_CAPS, cpu_supports, cpu_attn_eager};
 
 /* In order of preference within a device. */
 static const tv_attn_backend *const backends[] = {&cpu_flash, &cpu_math, &cpu_eager};
@@ -32,6 +33,16 @@ const tv_attn_backend *const *tv_attn_backends(int *n) {
     return backends;
 }
 
+/* What every backend must meet, then its own limits. A backend that knows nothing of other caches would read bytes as
+ * bf16. */
+static int supports(const tv_attn_backend *b, const tv_attn_limits *limits, const char **why) {
+    if (limits->kv_dtype != TV_BF16 && !(b->caps & TV_ATTN_KV_BYTES)) {
+        *why = "reads a bf16 cache only (--kv-dtype bf16)";
+        return 0;
+    }
+    return b->supports(limits, why);
+}
+
 tv_status tv_attn_choose(const tv_attn_limits *limits, const char *name, const tv_attn_backend **out, tv_err *err) {
     int any = !strcmp(name, "auto");
     const char *reason = NULL;
@@ -39,7 +50,7 @@ tv_status tv_attn_choose(const tv_attn_limits *limits, const char *name, const t
         const tv_attn_backend *b = backends[i];
         const char *why = NULL;
         if (strcmp(b->device, limits->device) || (!any && strcmp(b->name, name))) continue;
-        if (b->supports(limits, &why)) {
+        if (supports(b, limits, &why)) {
             *out = b;
             return TV_OK;
         }
@@ -50,7 +61,7 @@ tv_status tv_attn_choose(const tv_attn_limits *limits, const char *name, const t
     for (int i = 0; i < N_BACKENDS; i++) {
         if (strcmp(backends[i]->device, limits->device)) continue;
         const char *why = NULL;
-        int can = backends[i]->supports(limits, &why);
+        int can = supports(backends[i], limits, &why);
         size_t used = strlen(list);
         snprintf(list + used, sizeof list - used, "%s%s (%s)", used ? ", " : "", backends[i]->name,
                  can ? "available" : why);

@@ -10,7 +10,8 @@ extern "C" {
 
 enum {
     TV_ATTN_BATCH_INVARIANT = 1, /* under --reduction fixed a row's bits depend on nothing else */
-    TV_ATTN_GRAPH_SAFE = 2       /* may be captured in a CUDA graph */
+    TV_ATTN_GRAPH_SAFE = 2,      /* may be captured in a CUDA graph */
+    TV_ATTN_KV_BYTES = 4         /* reads fp8 and int8 caches; without it the backend is chosen for bf16 caches only */
 };
 
 /* What a session will ask of its backend. */
@@ -19,6 +20,7 @@ typedef struct {
     int H, G, HS;       /* query heads, kv heads, head size */
     int max_batch;      /* sequences in a step */
     int max_keys;       /* cache positions per slot */
+    tv_dtype kv_dtype;  /* of the cache */
 } tv_attn_limits;
 
 typedef struct {

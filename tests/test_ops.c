@@ -237,7 +237,7 @@ static void test_ops_rope(void) {
                               cos_table,
                               sin_table,
                               q,
-                              {ck, cv, SLOTS, G, S, HS},
+                              {.k = ck, .v = cv, .slots = SLOTS, .G = G, .S = S, .HS = HS},
                               segments,
                               N,
                               M,
@@ -626,7 +626,9 @@ static void test_ops_bits_across_machines(void) {
         tv_rmsnorm_args norm = {x, NULL, weight, NULL, out, M, D, 1e-6f};
         CHECK_OK(tv_ops_cpu.rmsnorm(d.dev[i], &norm, &err), &err);
         hash[0] = hash_bytes(hash[0], out, sizeof out);
-        tv_rope_args rope = {x, weight, weight, x + D, x + 5 * D, out, {k, v, 1, G, 8, D}, &s, 1, M, H, 5, 1e-6f};
+        tv_rope_args rope = {
+            x,  weight, weight, x + D, x + 5 * D, out,  {.k = k, .v = v, .slots = 1, .G = G, .S = 8, .HS = D},
+            &s, 1,      M,      H,     5,         1e-6f};
         CHECK_OK(tv_ops_cpu.rope(d.dev[i], &rope, &err), &err);
         hash[1] = hash_bytes(hash_bytes(hash_bytes(hash[1], out, sizeof out), k, sizeof k), v, sizeof v);
         tv_swiglu_args swiglu = {x, out, M, D};

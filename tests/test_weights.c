@@ -88,7 +88,7 @@ static const char *sub(const char *name) {
 }
 
 static tv_status load(const char *dir, tv_dev *dev, tv_model **m, tv_err *err) {
-    return tv_model_load(dir, &recorder, dev, NULL, m, err);
+    return tv_model_load(dir, &recorder, dev, TV_WEIGHTS_BF16, NULL, m, err);
 }
 
 /* Writes c to a folder of its own and loads it. */
@@ -536,7 +536,8 @@ static void test_progress_and_hash(void) {
     uint64_t seen[3] = {0};
     tiny_checkpoint *c = tiny(TV_QWEN3_MOE);
     tiny_write(c, sub("a"));
-    CHECK_OK(tv_model_load(sub("a"), &recorder, &dev, &(tv_progress){note_progress, seen}, &a, &err), &err);
+    CHECK_OK(tv_model_load(sub("a"), &recorder, &dev, TV_WEIGHTS_BF16, &(tv_progress){note_progress, seen}, &a, &err),
+             &err);
     CHECK(seen[0] == seen[1] && seen[2] == c->n);
     tiny_tensor *t = tiny_find(c, "model.layers.1.mlp.experts.3.down_proj.weight");
     t->data[t->bytes - 1] ^= 0x80; /* one sign */

@@ -1,0 +1,161 @@
+/* Serving conditions through sessions: what each changes, what none may change under the fixed plan, and what a limit
+ * on the cache does to scores. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/session_fixture.h"
+#include "tests/tiny_checkpoint.h"
+
+/* Every condition that keeps weights and cache in one precision; `variant` counts them. */
+enum { N_CONDITIONS = 9 };
+static tv_serving condition(tv_serving s, int variant) {
+    if (variant == 1) s.batch = 3;
+    if (variant == 2) s.batch = 8, s.order = TV_ORDER_SHUFFLED, s.arrivals = TV_ARRIVALS_STAGGERED, s.pass_seed = 5;
+    if (variant == 3) s.prefill_chunk = 3, s.batch = 4;
+    if (variant == 4) s.prefill_chunk = 3, s.batch = 4, s.prefill = TV_PREFILL_ALONE;
+    if (variant == 5) s.pad_batch = 1, s.batch = 8;
+    if (variant == 6) s.kv_tokens = 90;
+    if (variant == 7) s.kv_tokens = 90, s.admission = TV_ADMISSION_GROW;
+    if (variant == 8)
+        s.kv_tokens = 100, s.admission = TV_ADMISSION_GROW, s.pad_batch = 1, s.batch = 6, s.order = TV_ORDER_SHUFFLED,
+        s.arrivals = TV_ARRIVALS_STAGGERED, s.prefill_chunk = 2;
+    return s;
+}
+
+/* Under the fixed plan no condition reaches the bits, sampled or replayed, whatever the cache's precision; and what is
+ * computed again after a preemption comes out the same. */
+static void test_fixed_under_every_condition(void) {
+    tv_engine *e = engine_open(2);
+    tv_job job = mixed_job(3);
+    int64_t preemptions = 0, again = 0;
+    for (int dtype = TV_KV_BF16; e && dtype <= TV_KV_INT8; dtype++) {
+        tv_serving serving = tv_serving_default();
+        serving.reduction_fixed = 1, serving.kv_dtype = (tv_kv_dtype)dtype;
+        tv_trace *plain = sample(e, &serving, &job);
+        for (int variant = 0; plain && variant < N_CONDITIONS; variant++) {
+            tv_serving v = condition(serving, variant);
+            tv_session *s = session_open(e, &v);
+            tv_trace *own = sample_in(s, &job), *passes[2] = {0};
+            tv_err err = {0};
+            for (int p = 0; s && p < 2; p++)
+                CHECK_OK(tv_session_replay(s, plain, 'a', p, NULL, &passes[p], &err), &err);
+            if (!(CHECK(same(own, plain)) & CHECK(same(passes[0], plain)) & CHECK(same(passes[1], plain))))
+                fprintf(stderr, "    cache %d, condition %d\n", dtype, variant);
+            if (s) {
+                const tv_recomputed *r = tv_session_recomputed(s);
+                CHECK_INT(r->differing, 0);
+                CHECK_INT(r->preemptions > 0, variant >= 7);
+                preemptions += r->preemptions, again += r->tokens;
+            }
+            tv_trace_close(own), tv_trace_close(passes[0]), tv_trace_close(passes[1]);
+            tv_session_close(s);
+        }
+        tv_trace_close(plain);
+    }
+    printf("     %lld preemptions, %lld tokens computed again\n", (long long)preemptions, (long long)again);
+    tv_engine_close(e);
+}
+
+/* The noise is real: under the serving plan, repeats in shuffled batches of staggered requests differ; a precision of
+ * cache or weights below bf16 takes nothing of that away. */
+static void test_repeats_differ_under_serving(void) {
+    for (int dtype = TV_KV_BF16; dtype <= TV_KV_INT8; dtype++) {
+        tv_engine *e = engine_open(2);
+        tv_serving serving = tv_serving_default();
+        tv_job job = mixed_job(3);
+        serving.batch = 8, serving.order = TV_ORDER_SHUFFLED, serving.arrivals = TV_ARRIVALS_STAGGERED;
+        serving.kv_dtype = (tv_kv_dtype)dtype;
+        CHECK(!tv_serving_deterministic(&serving));
+        tv_trace *own = e ? sample(e, &serving, &job) : NULL, *pass[3] = {0};
+        for (int p = 0; own && p < 3; p++) pass[p] = replay(e, &serving, own, p);
+        int64_t differing = 0, of = 0;
+        for (int p = 1; own && p < 3; p++) {
+            CHECK(!tv_trace_same(pass[0], pass[p], &differing, &of));
+            CHECK(differing > of / 10);
+        }
+        for (int p = 0; p < 3; p++) tv_trace_close(pass[p]);
+        tv_trace_close(own);
+        tv_engine_close(e);
+    }
+}
+
+/* Switched off, or at a limit that nothing reaches, each option is the plain path bit for bit, on the serving plan
+ * where any change of a step would show. Weights "quantized" to bf16 are the weights. */
+static void test_off_is_plain(void) {
+    tv_engine *e = engine_open(2);
+    if (!e) return;
+    tv_serving serving = tv_serving_default();
+    serving.batch = 4;
+    tv_job job = mixed_job(9);
+    tv_trace *plain = sample(e, &serving, &job);
+    for (int variant = 0; plain && variant < 4; variant++) {
+        tv_serving v = serving;
+        if (variant == 0) v.kv_tokens = 4 * (14 + LENGTH);
+        if (variant == 1) v.kv_tokens = 4 * (14 + LENGTH), v.admission = TV_ADMISSION_GROW;
+        if (variant == 2) v.admission = TV_ADMISSION_GROW; /* of no limit */
+        if (variant == 3) v.prefill = TV_PREFILL_ALONE, v.batch = 0;
+        if (variant == 3) {
+            tv_serving all = serving;
+            all.batch = 0;
+            tv_trace_close(plain);
+            plain = sample(e, &all, &job);
+        }
+        tv_trace *t = sample(e, &v, &job);
+        if (!CHECK(same(t, plain))) fprintf(stderr, "    variant %d\n", variant);
+        tv_trace_close(t);
+    }
+    tv_trace_close(plain);
+    tv_engine_close(e);
+}
+
+/* Own tokens without mass: none when scored as sampled; some when a small cache shrinks the batch that scores them, as
+ * the shape of the batch moves the edge of the top k. Under the fixed plan there are none either way. */
+static void test_small_cache_loses_own_tokens(void) {
+    enum { MANY = 96, LONG = 64, PROMPT = 7 };
+    tv_engine *e = engine_open(2);
+    int32_t offsets[2] = {0, PROMPT};
+    tv_job job = {.N = MANY, .n = LONG, .P = 1, .prompt_ids = prompt_ids, .prompt_offsets = offsets, .seed = 1};
+    for (int fixed = 0; e && fixed < 2; fixed++) {
+        tv_serving serving = tv_serving_default();
+        serving.reduction_fixed = fixed;
+        tv_trace *own = NULL;
+        for (int small = 0; small < 3; small++) {
+            tv_serving v = serving;
+            tv_err err = {0};
+            tv_session *s = NULL;
+            tv_trace *t = NULL;
+            v.kv_tokens = small ? 4 * (PROMPT + LONG) : 0;
+            v.admission = small == 2 ? TV_ADMISSION_GROW : TV_ADMISSION_RESERVE;
+            if (!CHECK_OK(tv_session_open(e, &v, MANY, PROMPT + LONG, &s, &err), &err)) break;
+            if (!own) own = sample_in(s, &job);
+            if (own) CHECK_OK(tv_session_replay(s, own, 'a', 0, NULL, &t, &err), &err);
+            int64_t dead = 0;
+            for (int64_t at = 0; t && at < MANY * LONG; at++) dead += t->token_rank[at] >= v.top_k;
+            const tv_recomputed *r = tv_session_recomputed(s);
+            printf("     %s plan, %s: %lld of %d own tokens without mass; computed again %lld, %lld of them differ\n",
+                   fixed ? "fixed" : "serving",
+                   small == 0   ? "sampling condition"
+                   : small == 1 ? "reserve"
+                                : "grow",
+                   (long long)dead, MANY * LONG, (long long)r->tokens, (long long)r->differing);
+            if (t) CHECK_INT(dead > 0, small && !fixed);
+            CHECK_INT(r->tokens > 0, small == 2);
+            if (fixed) CHECK_INT(r->differing, 0);
+            if (fixed) CHECK(same(own, t));
+            tv_trace_close(t);
+            tv_session_close(s);
+        }
+        tv_trace_close(own);
+    }
+    tv_engine_close(e);
+}
+
+static const tv_test tests[] = {
+    {"fixed_under_every_condition", test_fixed_under_every_condition},
+    {"repeats_differ_under_serving", test_repeats_differ_under_serving},
+    {"off_is_plain", test_off_is_plain},
+    {"small_cache_loses_own_tokens", test_small_cache_loses_own_tokens},
+};
+TV_TEST_MAIN(tests)
