@@ -154,7 +154,7 @@ cJSON *tv_backends_json(const tv_engine *e) {
         cJSON_AddStringToObject(b, "device", backends[i]->device);
         if (strcmp(backends[i]->device, limits.device))
             why = "runs on another device";
-        else if (!backends[i]->supports(&limits, &why) && !why)
+        else if (!tv_attn_supports(backends[i], &limits, &why) && !why)
             why = "cannot run this model's shapes";
         add_state(b, why);
         cJSON_AddItemToArray(list, b);

@@ -33,9 +33,7 @@ const tv_attn_backend *const *tv_attn_backends(int *n) {
     return backends;
 }
 
-/* What every backend must meet, then its own limits. A backend that knows nothing of other caches would read bytes as
- * bf16. */
-static int supports(const tv_attn_backend *b, const tv_attn_limits *limits, const char **why) {
+int tv_attn_supports(const tv_attn_backend *b, const tv_attn_limits *limits, const char **why) {
     if (limits->kv_dtype != TV_BF16 && !(b->caps & TV_ATTN_KV_BYTES)) {
         *why = "reads a bf16 cache only (--kv-dtype bf16)";
         return 0;
@@ -50,7 +48,7 @@ tv_status tv_attn_choose(const tv_attn_limits *limits, const char *name, const t
         const tv_attn_backend *b = backends[i];
         const char *why = NULL;
         if (strcmp(b->device, limits->device) || (!any && strcmp(b->name, name))) continue;
-        if (supports(b, limits, &why)) {
+        if (tv_attn_supports(b, limits, &why)) {
             *out = b;
             return TV_OK;
         }
@@ -61,7 +59,7 @@ tv_status tv_attn_choose(const tv_attn_limits *limits, const char *name, const t
     for (int i = 0; i < N_BACKENDS; i++) {
         if (strcmp(backends[i]->device, limits->device)) continue;
         const char *why = NULL;
-        int can = supports(backends[i], limits, &why);
+        int can = tv_attn_supports(backends[i], limits, &why);
         size_t used = strlen(list);
         snprintf(list + used, sizeof list - used, "%s%s (%s)", used ? ", " : "", backends[i]->name,
                  can ? "available" : why);
