@@ -82,7 +82,7 @@ static void test_repeats_differ_under_serving(void) {
 }
 
 /* Switched off, or at a limit that nothing reaches, each option is the plain path bit for bit, on the serving plan
- * where any change of a step would show. Weights "quantized" to bf16 are the weights. */
+ * where any change of a step would show. */
 static void test_off_is_plain(void) {
     tv_engine *e = engine_open(2);
     if (!e) return;
@@ -108,6 +108,95 @@ static void test_off_is_plain(void) {
     }
     tv_trace_close(plain);
     tv_engine_close(e);
+}
+
+/* K01: sequences of 3, 17 and 64 tokens in one batch, in any cache precision, have the records that each has alone:
+ * positions are each row's own. */
+static void test_mixed_lengths(void) {
+    enum { LONG = 16 };
+    static const int32_t lengths[] = {3, 17, 64};
+    int32_t ids[84], offsets[4] = {0, 3, 20, 84}, index[3] = {0, 1, 2};
+    for (int i = 0; i < 84; i++) ids[i] = (i * 97 + 11) % 4000;
+    tv_engine *e = engine_open(2);
+    for (int dtype = TV_KV_BF16; e && dtype <= TV_KV_INT8; dtype++) {
+        tv_serving serving = tv_serving_default();
+        serving.reduction_fixed = 1, serving.kv_dtype = (tv_kv_dtype)dtype;
+        tv_err err = {0};
+        tv_session *s = NULL;
+        if (!CHECK_OK(tv_session_open(e, &serving, 3, 64 + LONG, &s, &err), &err)) break;
+        tv_job job = {.N = 3, .n = LONG, .P = 3, .prompt_ids = ids, .prompt_offsets = offsets, .prompt_index = index};
+        tv_trace *together = sample_in(s, &job);
+        for (int i = 0; together && i < 3; i++) {
+            int32_t one[2] = {0, lengths[i]};
+            int64_t identity = i;
+            tv_job alone = {.N = 1, .n = LONG, .P = 1, .prompt_ids = ids + offsets[i], .prompt_offsets = one};
+            alone.trajectory = &identity;
+            tv_trace *t = sample_in(s, &alone);
+            if (!t) continue;
+            CHECK_BYTES(t->tokens, together->tokens + i * LONG, LONG * sizeof *t->tokens);
+            CHECK_BYTES(t->topk_logprobs, together->topk_logprobs + i * LONG * t->k,
+                        LONG * (size_t)t->k * sizeof *t->topk_logprobs);
+            tv_trace_close(t);
+        }
+        tv_trace_close(together);
+        tv_session_close(s);
+    }
+    tv_engine_close(e);
+}
+
+/* K05: on the serving plan a row's bits follow the size of the batch, not who its neighbours are or which slot it has:
+ * eight trajectories in another order, or beside seven copies, have the same records. */
+static void test_neighbours_do_not_leak(void) {
+    enum { B = 8 };
+    tv_engine *e = engine_open(2);
+    tv_serving serving = tv_serving_default();
+    int32_t offsets[2] = {0, 7};
+    int64_t turned[B] = {3, 7, 0, 5, 1, 6, 4, 2}, copies[B] = {4, 4, 4, 4, 4, 4, 4, 4};
+    tv_job job = {.N = B, .n = LENGTH, .P = 1, .prompt_ids = prompt_ids, .prompt_offsets = offsets, .seed = 42};
+    tv_trace *t = e ? sample(e, &serving, &job) : NULL;
+    for (int way = 0; t && way < 2; way++) {
+        const int64_t *identity = way ? copies : turned;
+        job.trajectory = identity;
+        tv_trace *other = sample(e, &serving, &job);
+        size_t record = (size_t)LENGTH * (size_t)t->k;
+        for (int i = 0; other && i < B; i++) {
+            CHECK_BYTES(other->tokens + i * LENGTH, t->tokens + identity[i] * LENGTH, LENGTH * sizeof *t->tokens);
+            CHECK_BYTES(other->topk_logprobs + (size_t)i * record, t->topk_logprobs + (size_t)identity[i] * record,
+                        record * sizeof *t->topk_logprobs);
+        }
+        tv_trace_close(other);
+    }
+    tv_trace_close(t);
+    tv_engine_close(e);
+}
+
+/* Weights of fewer bits are another distribution, int4 farther away than int8; the stored configuration says which, and
+ * a repeat has the same bits. */
+static void test_weights(void) {
+    double far[3] = {0};
+    tv_trace *plain = NULL;
+    for (int dtype = TV_WEIGHTS_BF16; dtype <= TV_WEIGHTS_INT4; dtype++) {
+        tv_err err = {0};
+        tv_engine *e = NULL;
+        tv_engine_options options = {.model = tv_bundled_model(), .device = "cpu", .threads = 2};
+        options.weight_dtype = (tv_weight_dtype)dtype;
+        if (!CHECK_OK(tv_engine_open(&options, &e, &err), &err)) break;
+        tv_serving serving = tv_serving_default();
+        tv_job job = mixed_job(3);
+        if (!plain) plain = sample(e, &serving, &job);
+        tv_trace *t = replay(e, &serving, plain, 0), *again = replay(e, &serving, plain, 0);
+        CHECK(same(t, again));
+        char text[64];
+        snprintf(text, sizeof text, "\"%s\"", tv_weight_dtype_name((tv_weight_dtype)dtype));
+        CHECK(t && strstr(strstr(t->config_json, "weight_dtype"), text));
+        for (int64_t at = 0; t && at < N * LENGTH; at++)
+            far[dtype] += fabs(t->token_logprobs[at] - plain->token_logprobs[at]) / (N * LENGTH);
+        tv_trace_close(t), tv_trace_close(again);
+        tv_engine_close(e);
+    }
+    printf("     own tokens' log-probabilities move by %.4f (int8) and %.4f (int4) on average\n", far[1], far[2]);
+    CHECK(far[0] == 0 && far[1] > 0 && far[2] > 3 * far[1] && far[2] < 1);
+    tv_trace_close(plain);
 }
 
 /* Own tokens without mass: none when scored as sampled; some when a small cache shrinks the batch that scores them, as
@@ -156,6 +245,9 @@ static const tv_test tests[] = {
     {"fixed_under_every_condition", test_fixed_under_every_condition},
     {"repeats_differ_under_serving", test_repeats_differ_under_serving},
     {"off_is_plain", test_off_is_plain},
+    {"mixed_lengths", test_mixed_lengths},
+    {"neighbours_do_not_leak", test_neighbours_do_not_leak},
+    {"weights", test_weights},
     {"small_cache_loses_own_tokens", test_small_cache_loses_own_tokens},
 };
 TV_TEST_MAIN(tests)

@@ -294,6 +294,35 @@ static void test_ops_rope(void) {
     close_all(&d);
 }
 
+/* N08: numbers below 2^-126 are numbers: sums, products and what they round to keep them, on every thread. */
+static void test_ops_denormals(void) {
+    enum { ROWS = 4096, D = 64 };
+    devices d = open_all();
+    tv_err err = {0};
+    size_t size = (size_t)ROWS * D * sizeof(tv_bf16);
+    tv_bf16 *x = malloc(size), *delta = malloc(size), *out = malloc(size), *gate_up = malloc(2 * size), weight[D];
+    for (int j = 0; j < D; j++) weight[j] = tv_bf16_from_f32(1);
+    for (int i = 0; i < ROWS * D; i++) {
+        delta[i] = 3;
+        gate_up[i / D * 2 * D + i % D] = tv_bf16_from_f32(40); /* silu(40) = 40 */
+        gate_up[i / D * 2 * D + D + i % D] = 1;
+    }
+    for (int k = 0; k < d.n; k++) {
+        int wrong = 0;
+        for (int i = 0; i < ROWS * D; i++) x[i] = 33;
+        tv_rmsnorm_args norm = {x, delta, weight, NULL, out, ROWS, D, 1e-6f};
+        CHECK_OK(tv_ops_cpu.rmsnorm(d.dev[k], &norm, &err), &err);
+        for (int i = 0; i < ROWS * D; i++) wrong += x[i] != 36 || !(value(out[i]) > 0);
+        CHECK_INT(wrong, 0);
+        tv_swiglu_args swiglu = {gate_up, out, ROWS, D};
+        CHECK_OK(tv_ops_cpu.swiglu(d.dev[k], &swiglu, &err), &err);
+        for (int i = 0; i < ROWS * D; i++) wrong += out[i] != 40;
+        CHECK_INT(wrong, 0);
+    }
+    free(x), free(delta), free(out), free(gate_up);
+    close_all(&d);
+}
+
 /* silu over its whole range, then the product; odd sizes. */
 static void test_ops_swiglu(void) {
     static const int sizes[] = {1, 7, 8, 12, 333, 3072};
@@ -651,6 +680,7 @@ static const tv_test tests[] = {
     {"ops_embed", test_ops_embed},
     {"ops_rmsnorm", test_ops_rmsnorm},
     {"ops_rope", test_ops_rope},
+    {"ops_denormals", test_ops_denormals},
     {"ops_swiglu", test_ops_swiglu},
     {"ops_logprobs", test_ops_logprobs},
     {"ops_logprobs_large", test_ops_logprobs_large},
