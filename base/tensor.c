@@ -3,7 +3,7 @@
 #include <math.h>
 
 const char *tv_dtype_name(tv_dtype t) {
-    static const char *const names[] = {"BF16", "F16", "F32", "F64", "I8",  "U8",   "I16",     "U16",
+    static const char *const names[] = {"BF16", "F16", "F32", "F64", "I8",   "U8",      "I16",    "U16",
                                         "I32",  "U32", "I64", "U64", "BOOL", "F8_E4M3", "F8_E5M2"};
     return names[t];
 }

@@ -8,15 +8,42 @@
 
 typedef uint16_t tv_bf16; /* bit pattern of a bfloat16 */
 
-typedef enum { TV_BF16, TV_F16, TV_F32, TV_F64, TV_I8, TV_U8, TV_I16, TV_U16, TV_I32, TV_U32, TV_I64, TV_U64, TV_BOOL, TV_F8_E4M3, TV_F8_E5M2 } tv_dtype;
+typedef enum {
+    TV_BF16,
+    TV_F16,
+    TV_F32,
+    TV_F64,
+    TV_I8,
+    TV_U8,
+    TV_I16,
+    TV_U16,
+    TV_I32,
+    TV_U32,
+    TV_I64,
+    TV_U64,
+    TV_BOOL,
+    TV_F8_E4M3,
+    TV_F8_E5M2
+} tv_dtype;
 
 /* Bytes of one element. */
 static inline size_t tv_dtype_size(tv_dtype t) {
     switch (t) {
-    case TV_F64: case TV_I64: case TV_U64: return 8;
-    case TV_F32: case TV_I32: case TV_U32: return 4;
-    case TV_BF16: case TV_F16: case TV_I16: case TV_U16: return 2;
-    default: return 1;
+    case TV_F64:
+    case TV_I64:
+    case TV_U64:
+        return 8;
+    case TV_F32:
+    case TV_I32:
+    case TV_U32:
+        return 4;
+    case TV_BF16:
+    case TV_F16:
+    case TV_I16:
+    case TV_U16:
+        return 2;
+    default:
+        return 1;
     }
 }
 

@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/progress.h"
+#include "cli/target_error.h"
 #include "estimator/report.h"
 #include "traces/rundir.h"
 
@@ -24,6 +25,8 @@ typedef struct {
     tv_session *session[2];
     cli_prompts prompts;
     int64_t N, n, R;
+    int64_t first; /* trajectory that the block being measured begins with; 0 without --target-error */
+    cJSON *target; /* what --target-error came to, or NULL */
     tv_rundir *run;
     tv_bar bar;
     uint64_t done, computed; /* tokens finished, of them by this process */
@@ -98,6 +101,7 @@ static cJSON *manifest(const comparison *c) {
     cJSON_AddNumberToObject(m, "N", (double)c->N);
     cJSON_AddNumberToObject(m, "n", (double)c->n);
     cJSON_AddNumberToObject(m, "R", (double)c->R);
+    if (c->first) cJSON_AddNumberToObject(m, "first_trajectory", (double)c->first);
     add_seed(m, "seed_a", c->args->seed[0]);
     add_seed(m, "seed_b", c->args->seed[1]);
     cJSON_AddBoolToObject(m, "always_repeat", c->args->always_repeat);
@@ -134,14 +138,19 @@ static tv_status sample(comparison *c, int side, tv_err *err) {
     snprintf(label, sizeof label, "sampling side %c", SIDE[side]);
     tv_bar_part(&c->bar, label, c->done);
     int32_t *index = tv_xmalloc((size_t)c->N * sizeof *index);
-    for (int64_t i = 0; i < c->N; i++) index[i] = (int32_t)(i % c->prompts.P);
+    int64_t *identity = tv_xmalloc((size_t)c->N * sizeof *identity);
+    for (int64_t i = 0; i < c->N; i++) {
+        identity[i] = c->first + i;
+        index[i] = (int32_t)(identity[i] % c->prompts.P);
+    }
     tv_job job = {.N = c->N,
                   .n = c->n,
                   .P = c->prompts.P,
                   .prompt_ids = c->prompts.ids,
                   .prompt_offsets = c->prompts.offsets,
                   .prompt_index = index,
-                  .seed = c->args->seed[side]};
+                  .seed = c->args->seed[side],
+                  .trajectory = identity};
     tv_trace *trace = NULL;
     tv_status s = tv_session_sample(c->session[side], &job, SIDE[side], &c->bar.progress, &trace, err);
     char *path = tv_rundir_samples_path(c->run, side);
@@ -149,6 +158,7 @@ static tv_status sample(comparison *c, int side, tv_err *err) {
     tv_trace_close(trace);
     free(path);
     free(index);
+    free(identity);
     c->computed += (uint64_t)(c->N * c->n);
     return s;
 }
@@ -242,6 +252,36 @@ static tv_status measure(comparison *c, tv_err *err) {
     return s;
 }
 
+/* One block of --target-error; block 0 is the run itself, later ones lie in folders of their own within it. */
+static tv_status measure_block(void *user, int64_t block, int64_t reads, tv_err *err) {
+    comparison *c = user;
+    tv_rundir *run = c->run;
+    const int64_t promised = c->R, N[2] = {c->N, c->N}, passes[2] = {reads, reads};
+    char *folder = cli_block_folder(tv_rundir_path(run), block);
+    tv_status s = TV_OK;
+    c->first = block * c->N;
+    if (block) {
+        cJSON *m = manifest(c);
+        s = tv_rundir_open(folder, m, &c->run, err);
+        cJSON_Delete(m);
+    }
+    if (s == TV_OK)
+        s = tv_rundir_check_disk(folder,
+                                 tv_rundir_disk_need(c->run, N, c->n, c->args->side[0].serving.store_k, passes,
+                                                     c->prompts.offsets[c->prompts.P]),
+                                 err);
+    c->R = reads;
+    c->done = 0;
+    if (s == TV_OK && block) s = check_finished(c, err);
+    if (s == TV_OK) s = measure(c, err);
+    if (block) tv_rundir_close(c->run);
+    c->run = run;
+    c->R = promised;
+    c->first = 0;
+    free(folder);
+    return s;
+}
+
 /* Tokens of the prompts of all N trajectories together. */
 static int64_t prompt_tokens(const comparison *c) {
     int64_t total = 0;
@@ -305,11 +345,13 @@ static tv_status report(comparison *c, double started, int *code, tv_err *err) {
     args.reads = 0;
     tv_status s = tv_dataset_open(&folder, 1, &data, err);
     if (s == TV_OK) s = cli_report_make(&args, data, timing, &result, err);
+    if (s == TV_OK && c->target) cJSON_AddItemToObject(result, "target", cJSON_Duplicate(c->target, 1));
     if (s == TV_OK) s = tv_json_save(result, json_path, err);
     if (s == TV_OK) s = tv_report_html(result, html_path, err);
     if (s == TV_OK) { /* the files first: whoever reads the text may stop listening */
         cli_report_print(&args, result);
         *code = cli_report_verdict(&args, result);
+        if (c->target && !cli_target_print(&args, c->target) && *code == EXIT_DONE) *code = EXIT_CANNOT_TELL;
         fflush(stdout);
         tv_note("report: %s", html_path);
     }
@@ -386,7 +428,10 @@ static tv_status work(comparison *c, double started, int *code, tv_err *err) {
         if (s == TV_OK) {
             tv_note("%s %s", tv_rundir_resumed(c->run) ? "going on in" : "run folder", folder);
             s = check_finished(c, err);
-            if (s == TV_OK) s = measure(c, err);
+            if (s == TV_OK)
+                s = isfinite(c->args->target_error)
+                        ? cli_target_error(c->args, folder, c->N, c->R, measure_block, c, &c->target, err)
+                        : measure(c, err);
             cli_note_recomputed(c->session[0], "side a");
             cli_note_recomputed(c->session[1], "side b");
         }
@@ -408,6 +453,7 @@ static int run(tv_args *args, tv_err *err) {
     }
     if (work(&c, started, &code, err) != TV_OK) TV_ASSERT(err->code != TV_OK);
     tv_rundir_close(c.run);
+    cJSON_Delete(c.target);
     for (int e = 0; e < 2; e++) tv_session_close(c.session[e]);
     if (c.engine[1] != c.engine[0]) tv_engine_close(c.engine[1]);
     tv_engine_close(c.engine[0]);
@@ -426,10 +472,13 @@ const tv_command tv_command_compare = {
     "Samples N trajectories from each side, replays both sets under both sides R times through the\n"
     "decode path, and estimates the total variation distance between the two output distributions, each\n"
     "side's own noise beside it. Everything goes into a run folder; the same command goes on where it\n"
-    "stopped. With no option ending in -a or -b, side b runs the math attention kernel.",
+    "stopped. With no option ending in -a or -b, side b runs the math attention kernel. With\n"
+    "--target-error, further blocks of N trajectories and further passes follow until the interval is as\n"
+    "tight as asked.",
     "  tvgpu compare --quick\n"
     "  tvgpu compare MODEL --backend-a flash --backend-b math -N 256 -n 256\n"
     "  tvgpu compare MODEL --batch-b 8 --order-b shuffled --arrivals-b staggered -R 8\n"
-    "  tvgpu compare MODEL --model-b OTHER --fail-above 0.05\n",
+    "  tvgpu compare MODEL --model-b OTHER --fail-above 0.05\n"
+    "  tvgpu compare MODEL -N 64 -n 256 --target-error 0.01\n",
     run,
 };

@@ -6,6 +6,10 @@
 
 #include "base/file.h"
 
+/* Positions of a slot are whole pages: attention backends that address the cache by pages count on it. */
+enum { PAGE = 64 };
+static int64_t whole_pages(int64_t S) { return (S + PAGE - 1) / PAGE * PAGE; }
+
 /* Bytes of `each` for every position of every slot and kv head, rounded up to whole cache lines so that what follows is
  * aligned; UINT64_MAX when that overflows. */
 static uint64_t tensor_bytes(const tv_config *c, int64_t slots, int64_t S, uint64_t each) {
@@ -18,10 +22,10 @@ static uint64_t tensor_bytes(const tv_config *c, int64_t slots, int64_t S, uint6
 
 /* Of k or v of one layer: elements, then scales. */
 static uint64_t elements_bytes(const tv_config *c, tv_dtype dtype, int64_t slots, int64_t S) {
-    return tensor_bytes(c, slots, S, (uint64_t)c->head_size * tv_dtype_size(dtype));
+    return tensor_bytes(c, slots, whole_pages(S), (uint64_t)c->head_size * tv_dtype_size(dtype));
 }
 static uint64_t scales_bytes(const tv_config *c, tv_dtype dtype, int64_t slots, int64_t S) {
-    return dtype == TV_BF16 ? 0 : tensor_bytes(c, slots, S, sizeof(float));
+    return dtype == TV_BF16 ? 0 : tensor_bytes(c, slots, whole_pages(S), sizeof(float));
 }
 
 uint64_t tv_kv_bytes(const tv_config *c, tv_dtype dtype, int64_t slots, int64_t S) {
@@ -37,6 +41,7 @@ tv_status tv_kv_open(const tv_engine *e, tv_dtype dtype, int slots, int S, tv_kv
     *kv = (tv_kv){.n_layers = c->n_layers, .bytes = tv_kv_bytes(c, dtype, slots, S)};
     TV_TRY(e->ops->alloc(e->dev, kv->bytes, &kv->block, err));
     kv->layers = tv_xcalloc((size_t)c->n_layers, sizeof *kv->layers);
+    S = (int)whole_pages(S);
     uint64_t elements = elements_bytes(c, dtype, slots, S), scales = scales_bytes(c, dtype, slots, S);
     char *at = kv->block;
     for (int l = 0; l < c->n_layers; l++, at += 2 * (elements + scales)) {

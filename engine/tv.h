@@ -23,6 +23,7 @@ typedef struct {
     const char *isa;    /* CPU instruction set: "auto", "scalar", "avx2", ... */
     int gpu;
     const tv_progress *progress; /* loading, in bytes */
+    int no_graphs; /* CUDA: 1 = every operation of a step is launched by itself; the same bits */
     tv_weight_dtype weight_dtype;
 } tv_engine_options;
 

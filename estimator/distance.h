@@ -15,8 +15,8 @@ typedef struct {
     int raw;     /* 1: do not renormalise over the slots */
 } tv_readout;
 
-/* The readout asked for (> 0); else the one that the trajectories were sampled from, top_k of the sampler, where it is known
- * and stored: only then is the scorer's distribution the one that sampled. Else all slots. */
+/* The readout asked for (> 0); else the one that the trajectories were sampled from, top_k of the sampler, where it is
+ * known and stored: only then is the scorer's distribution the one that sampled. Else all slots. */
 tv_readout tv_readout_choose(const tv_dataset *data, int64_t asked);
 
 /* Reads of scorer e that estimators may use: the fewest over both sets. */

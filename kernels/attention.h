@@ -27,20 +27,21 @@ typedef struct {
     const char *name;   /* "math", "eager", "flash", "cudnn" */
     const char *device; /* the device it runs on */
     unsigned caps;
-    /* 1 when it can run these limits; else 0 with the reason in *why (static string). The only home of limits; asked through
-     * tv_attn_supports. */
+    /* 1 when it can run these limits; else 0 with the reason in *why (static string). The only home of limits; asked
+     * through tv_attn_supports. */
     int (*supports)(const tv_attn_limits *limits, const char **why);
     tv_status (*run)(tv_dev *dev, const tv_attn_args *a, tv_err *err);
 } tv_attn_backend;
 
 /* All backends of this build; *n receives the count. */
 const tv_attn_backend *const *tv_attn_backends(int *n);
-/* 1 when the backend reads caches of the limits' kv_dtype (a backend without TV_ATTN_KV_BYTES would take bytes for bf16) and
- * supports the limits; else 0 with the reason in *why. */
+/* 1 when the backend reads caches of the limits' kv_dtype (a backend without TV_ATTN_KV_BYTES would take bytes for
+ * bf16) and supports the limits; else 0 with the reason in *why. */
 int tv_attn_supports(const tv_attn_backend *backend, const tv_attn_limits *limits, const char **why);
-/* Picks name ("auto": the first in order of preference that the device supports). Fails with TV_EUNSUPPORTED (TV_EARG for an
- * unknown name), listing every backend of the device with "available" or its reason. */
-TV_NODISCARD tv_status tv_attn_choose(const tv_attn_limits *limits, const char *name, const tv_attn_backend **out, tv_err *err);
+/* Picks name ("auto": the first in order of preference that the device supports). Fails with TV_EUNSUPPORTED (TV_EARG
+ * for an unknown name), listing every backend of the device with "available" or its reason. */
+TV_NODISCARD tv_status tv_attn_choose(const tv_attn_limits *limits, const char *name, const tv_attn_backend **out,
+                                      tv_err *err);
 
 #ifdef __cplusplus
 }

@@ -11,7 +11,9 @@
 #define TV_HOST_DEVICE
 #endif
 
-typedef struct { uint32_t v[4]; } tv_philox4;
+typedef struct {
+    uint32_t v[4];
+} tv_philox4;
 
 static inline TV_HOST_DEVICE tv_philox4 tv_philox(uint64_t key, uint64_t counter_lo, uint64_t counter_hi) {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -28,10 +30,19 @@ static inline TV_HOST_DEVICE tv_philox4 tv_philox(uint64_t key, uint64_t counter
 }
 
 /* What a draw is for: the top half of the counter keeps the streams of one seed apart. */
-enum { TV_USE_SAMPLE = 1, TV_USE_COMPOSITION = 2, TV_USE_ARRIVAL = 3, TV_USE_SYNTHETIC = 4, TV_USE_BOOTSTRAP = 5, TV_USE_PADDING = 6, TV_USE_PILOT = 7 };
+enum {
+    TV_USE_SAMPLE = 1,
+    TV_USE_COMPOSITION = 2,
+    TV_USE_ARRIVAL = 3,
+    TV_USE_SYNTHETIC = 4,
+    TV_USE_BOOTSTRAP = 5,
+    TV_USE_PADDING = 6,
+    TV_USE_PILOT = 7
+};
 
 /* Uniform in [0,1) with 24 bits, for draw (seed, trajectory, position, use). */
-static inline TV_HOST_DEVICE float tv_philox_uniform(uint64_t seed, uint64_t trajectory, uint32_t position, uint32_t use) {
+static inline TV_HOST_DEVICE float tv_philox_uniform(uint64_t seed, uint64_t trajectory, uint32_t position,
+                                                     uint32_t use) {
     return (float)(tv_philox(seed, trajectory, (uint64_t)use << 32 | position).v[0] >> 8) * 0x1p-24f;
 }
 

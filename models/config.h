@@ -17,11 +17,12 @@ typedef struct {
     int n_layers, d_model, n_heads, n_kv_heads, head_size;
     int d_ff; /* 0 in a TV_QWEN3_MOE without dense layers */
     int vocab_size, max_positions;
-    int qkv_bias, o_bias;   /* 1: the projections carry biases */
-    int tie_embeddings;     /* 1: lm_head is the embedding table */
+    int qkv_bias, o_bias; /* 1: the projections carry biases */
+    int tie_embeddings;   /* 1: lm_head is the embedding table */
     float rms_eps;
     double rope_theta;
-    /* rope scaling: 0 = default, 1 = yarn. With yarn max_positions covers factor x original positions, if that is more. */
+    /* rope scaling: 0 = default, 1 = yarn. With yarn max_positions covers factor x original positions, if that is more.
+     */
     int rope_yarn;
     double yarn_factor, yarn_beta_fast, yarn_beta_slow, yarn_attention_factor; /* attention factor 0 = derived */
     int yarn_original_positions;
@@ -34,8 +35,8 @@ typedef struct {
     int32_t eos[TV_MAX_EOS];
 } tv_config;
 
-/* Reads DIR/config.json and, where present, DIR/generation_config.json. Both key spellings (transformers 4 and 5) mean the
- * same. Whatever changes the mathematics and is not supported is an error that names the key and its value: never a
+/* Reads DIR/config.json and, where present, DIR/generation_config.json. Both key spellings (transformers 4 and 5) mean
+ * the same. Whatever changes the mathematics and is not supported is an error that names the key and its value: never a
  * default. Every size is checked for sign and plausibility before anything is computed from it. */
 TV_NODISCARD tv_status tv_config_load(const char *dir, tv_config *config, tv_err *err);
 /* From text (fuzz entry); generation may be NULL. */

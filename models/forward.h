@@ -14,7 +14,8 @@ typedef struct {
 /* Activations of one step; device memory owned by the workspace. */
 typedef struct tv_workspace tv_workspace;
 /* Sized for steps of at most max_rows rows of which at most max_logits ask for logits. */
-TV_NODISCARD tv_status tv_workspace_open(const tv_model *model, int max_rows, int max_logits, tv_workspace **out, tv_err *err);
+TV_NODISCARD tv_status tv_workspace_open(const tv_model *model, int max_rows, int max_logits, tv_workspace **out,
+                                         tv_err *err);
 void tv_workspace_close(tv_workspace *ws);
 /* Device bytes such a workspace takes. */
 uint64_t tv_workspace_bytes(const tv_model *model, int max_rows, int max_logits);
@@ -24,19 +25,20 @@ typedef struct {
     const int32_t *ids;         /* [M] i32 device */
     const tv_segment *segments; /* [n_segments] host; rows cover 0..M-1 in order */
     int n_segments, M;
-    const int32_t *logit_rows;  /* [n_logits] i32 device: rows whose logits are wanted */
-    int n_logits;               /* may be 0: a chunk of a prompt that no one reads */
-    tv_kv_layer *kv;            /* [L] host array */
+    const int32_t *logit_rows; /* [n_logits] i32 device: rows whose logits are wanted */
+    int n_logits;              /* may be 0: a chunk of a prompt that no one reads */
+    tv_kv_layer *kv;           /* [L] host array */
     const tv_attn_backend *backend;
     tv_plan plan;
-    int logits_f32;             /* 0: logits rounded to bf16 values */
-    const int32_t *routes;      /* NULL, or [L,M,used] device: expert ids to use instead of the router's choice */
-    tv_tap tap;                 /* fn NULL: none */
+    int logits_f32;        /* 0: logits rounded to bf16 values */
+    const int32_t *routes; /* NULL, or [L,M,used] device: expert ids to use instead of the router's choice */
+    tv_tap tap;            /* fn NULL: none */
 } tv_step;
 
-/* Runs the step (TV_EARG: rows, segments or positions that do not fit); logits land in tv_workspace_logits(ws)[0..n_logits).
- * Allocates nothing. Taps: "embed", and per layer "attn_norm", "qkv", "attn", "attn_out", "ffn_norm", in expert layers "router"
- * (logits) and "route" (i32 ids), "ffn_out"; then "final_norm", "logits". */
+/* Runs the step (TV_EARG: rows, segments or positions that do not fit); logits land in
+ * tv_workspace_logits(ws)[0..n_logits). Allocates nothing. Taps: "embed", and per layer "attn_norm", "qkv", "attn",
+ * "attn_out", "ffn_norm", in expert layers "router" (logits) and "route" (i32 ids), "ffn_out"; then "final_norm",
+ * "logits". */
 TV_NODISCARD tv_status tv_forward(const tv_model *model, tv_workspace *ws, const tv_step *step, tv_err *err);
 
 #endif

@@ -44,7 +44,8 @@ int tv_check_near(double got, double want, double tol, const char *expr, const c
     double scale = fabs(want) > 1 ? fabs(want) : 1;
     if (got == want || fabs(got - want) <= tol * scale) return 1;
     fail_at(file, line);
-    fprintf(stderr, "%s = %.17g, want %.17g (difference %.3g, allowed %.3g)\n", expr, got, want, got - want, tol * scale);
+    fprintf(stderr, "%s = %.17g, want %.17g (difference %.3g, allowed %.3g)\n", expr, got, want, got - want,
+            tol * scale);
     return 0;
 }
 
@@ -55,22 +56,26 @@ int tv_check_bytes(const void *got, const void *want, size_t size, const char *e
         if (g[i] != w[i] && !differ++) first = i;
     if (!differ) return 1;
     fail_at(file, line);
-    fprintf(stderr, "%s: %zu of %zu bytes differ, the first at %zu (%02x, want %02x)\n", expr, differ, size, first, g[first], w[first]);
+    fprintf(stderr, "%s: %zu of %zu bytes differ, the first at %zu (%02x, want %02x)\n", expr, differ, size, first,
+            g[first], w[first]);
     return 0;
 }
 
 int tv_check_ok(tv_status status, const tv_err *err, const char *expr, const char *file, int line) {
     if (status == TV_OK) return 1;
     fail_at(file, line);
-    fprintf(stderr, "%s failed: %s (%s:%d)\n", expr, err ? err->message : "", err && err->file ? err->file : "?", err ? err->line : 0);
+    fprintf(stderr, "%s failed: %s (%s:%d)\n", expr, err ? err->message : "", err && err->file ? err->file : "?",
+            err ? err->line : 0);
     return 0;
 }
 
-int tv_check_fails(tv_status status, tv_status want, tv_err *err, const char *part, const char *expr, const char *file, int line) {
+int tv_check_fails(tv_status status, tv_status want, tv_err *err, const char *part, const char *expr, const char *file,
+                   int line) {
     int held = status == want && (!part || strstr(err->message, part));
     if (!held) {
         fail_at(file, line);
-        fprintf(stderr, "%s: status %d, want %d; message \"%s\" should contain \"%s\"\n", expr, status, want, err->message, part ? part : "");
+        fprintf(stderr, "%s: status %d, want %d; message \"%s\" should contain \"%s\"\n", expr, status, want,
+                err->message, part ? part : "");
     }
     tv_err_clear(err);
     return held;

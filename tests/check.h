@@ -12,8 +12,8 @@ typedef struct {
     void (*fn)(void);
 } tv_test;
 
-/* Runs the tests whose names contain argv[1] (all without it; --list prints them). Returns 0 when all passed, 1 when one
- * failed, 77 when every test that ran skipped itself. */
+/* Runs the tests whose names contain argv[1] (all without it; --list prints them). Returns 0 when all passed, 1 when
+ * one failed, 77 when every test that ran skipped itself. */
 int tv_test_main(int argc, char **argv, const tv_test *tests, size_t n);
 #define TV_TEST_MAIN(tests)                                                                                            \
     int main(int argc, char **argv) { return tv_test_main(argc, argv, tests, sizeof tests / sizeof *tests); }
@@ -29,7 +29,8 @@ int tv_check_bytes(const void *got, const void *want, size_t size, const char *e
 /* status is OK; prints the recorded error otherwise. */
 int tv_check_ok(tv_status status, const tv_err *err, const char *expr, const char *file, int line);
 /* status is want and the message contains part (NULL: any). Clears err. */
-int tv_check_fails(tv_status status, tv_status want, tv_err *err, const char *part, const char *expr, const char *file, int line);
+int tv_check_fails(tv_status status, tv_status want, tv_err *err, const char *part, const char *expr, const char *file,
+                   int line);
 
 #define CHECK(x) tv_check_true(!!(x), #x, __FILE__, __LINE__)
 #define CHECK_INT(got, want) tv_check_int((long long)(got), (long long)(want), #got, __FILE__, __LINE__)
@@ -49,7 +50,9 @@ const char *tv_golden(const char *name);
 const char *tv_bundled_model(void);
 
 /* Seeded generator for test data (splitmix64): uniform 64 bits, [0,1), standard normal. */
-typedef struct { uint64_t state; } tv_rng;
+typedef struct {
+    uint64_t state;
+} tv_rng;
 uint64_t tv_rng_next(tv_rng *rng);
 double tv_rng_uniform(tv_rng *rng);
 double tv_rng_normal(tv_rng *rng);

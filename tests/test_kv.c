@@ -230,9 +230,9 @@ static void test_refused(void) {
 /* Half the bytes, and a scale for each position and head of k and of v. */
 static void test_bytes(void) {
     tv_config c = {.n_layers = 3, .n_kv_heads = 2, .head_size = 32};
-    CHECK(tv_kv_bytes(&c, TV_BF16, 4, 16) == 3 * 2 * 4 * 16 * 2 * 32 * 2);
-    CHECK(tv_kv_bytes(&c, TV_I8, 4, 16) == 3 * 2 * 4 * 16 * 2 * (32 + 4));
-    CHECK(tv_kv_bytes(&c, TV_F8_E4M3, 4, 16) == tv_kv_bytes(&c, TV_I8, 4, 16));
+    CHECK(tv_kv_bytes(&c, TV_BF16, 4, 64) == 3 * 2 * 4 * 64 * 2 * 32 * 2);
+    CHECK(tv_kv_bytes(&c, TV_I8, 4, 64) == 3 * 2 * 4 * 64 * 2 * (32 + 4));
+    CHECK(tv_kv_bytes(&c, TV_F8_E4M3, 4, 60) == tv_kv_bytes(&c, TV_I8, 4, 64));
     CHECK(tv_kv_bytes(&c, TV_I8, INT64_MAX / 2, 4096) == UINT64_MAX);
 }
 

@@ -21,6 +21,7 @@ need_program() { # source, "command with options", names
 
 need_build() {
     need_command cc gcc gcc gcc
+    need_command c++ g++ gcc-c++ - # the tests run CUDA kernels as C++ on the CPU
     need_program '#include <stdio.h>\nint main(void) { return 0; }\n' "cc -E" libc6-dev glibc-devel glibc
     need_command cmake cmake cmake cmake
     need_command make make make make

@@ -59,13 +59,18 @@ INLINE void block_of(const int rows, const int panels, const cpu_block *b) {
     }
 }
 
-#define BLOCK(rows, panels)                                                                                            \
+#define DEFINE_BLOCK(rows, panels)                                                                                     \
     static void block_##rows##_##panels(const cpu_block *b) { block_of(rows, panels, b); }
-BLOCK(1, 1)
-BLOCK(2, 1)
-BLOCK(3, 1) BLOCK(4, 1) BLOCK(5, 1) BLOCK(1, 4) BLOCK(2, 2) BLOCK(3, 2)
+DEFINE_BLOCK(1, 1)
+DEFINE_BLOCK(2, 1)
+DEFINE_BLOCK(3, 1)
+DEFINE_BLOCK(4, 1)
+DEFINE_BLOCK(5, 1)
+DEFINE_BLOCK(1, 4)
+DEFINE_BLOCK(2, 2)
+DEFINE_BLOCK(3, 2)
 
-    static void block(int rows, int panels, const cpu_block *b) {
+static void block(int rows, int panels, const cpu_block *b) {
     static void (*const one[6])(const cpu_block *) = {NULL, block_1_1, block_2_1, block_3_1, block_4_1, block_5_1};
     if (panels == 1)
         one[rows](b);

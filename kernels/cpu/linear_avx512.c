@@ -51,13 +51,30 @@ INLINE void block_of(const int rows, const int panels, const cpu_block *b) {
     }
 }
 
-#define BLOCK(rows, panels)                                                                                            \
+#define DEFINE_BLOCK(rows, panels)                                                                                     \
     static void block_##rows##_##panels(const cpu_block *b) { block_of(rows, panels, b); }
-BLOCK(1, 1)
-BLOCK(2, 1) BLOCK(3, 1) BLOCK(4, 1) BLOCK(5, 1) BLOCK(6, 1) BLOCK(7, 1) BLOCK(8, 1) BLOCK(1, 2) BLOCK(2, 2) BLOCK(3, 2)
-    BLOCK(4, 2) BLOCK(5, 2) BLOCK(6, 2) BLOCK(7, 2) BLOCK(8, 2) BLOCK(1, 4) BLOCK(2, 4) BLOCK(3, 4) BLOCK(4, 4)
+DEFINE_BLOCK(1, 1)
+DEFINE_BLOCK(2, 1)
+DEFINE_BLOCK(3, 1)
+DEFINE_BLOCK(4, 1)
+DEFINE_BLOCK(5, 1)
+DEFINE_BLOCK(6, 1)
+DEFINE_BLOCK(7, 1)
+DEFINE_BLOCK(8, 1)
+DEFINE_BLOCK(1, 2)
+DEFINE_BLOCK(2, 2)
+DEFINE_BLOCK(3, 2)
+DEFINE_BLOCK(4, 2)
+DEFINE_BLOCK(5, 2)
+DEFINE_BLOCK(6, 2)
+DEFINE_BLOCK(7, 2)
+DEFINE_BLOCK(8, 2)
+DEFINE_BLOCK(1, 4)
+DEFINE_BLOCK(2, 4)
+DEFINE_BLOCK(3, 4)
+DEFINE_BLOCK(4, 4)
 
-        static void block(int rows, int panels, const cpu_block *b) {
+static void block(int rows, int panels, const cpu_block *b) {
     static void (*const one[9])(const cpu_block *) = {NULL,      block_1_1, block_2_1, block_3_1, block_4_1,
                                                       block_5_1, block_6_1, block_7_1, block_8_1};
     static void (*const two[9])(const cpu_block *) = {NULL,      block_1_2, block_2_2, block_3_2, block_4_2,
