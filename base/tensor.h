@@ -72,4 +72,9 @@ static inline float tv_round_bf16(float x) { return tv_f32_from_bf16(tv_bf16_fro
 /* IEEE half to float, exact. */
 float tv_f32_from_f16(uint16_t h);
 
+/* E4M3 (4 exponent bits, 3 of fraction, no infinity, largest value 448). To float: exact. From float: to nearest even,
+ * saturating: what lies beyond 448 becomes 448; a NaN stays one. */
+float tv_f32_from_f8_e4m3(uint8_t b);
+uint8_t tv_f8_e4m3_from_f32(float f);
+
 #endif

@@ -371,7 +371,8 @@ static tv_status open_sides(comparison *c, tv_err *err) {
     }
     TV_TRY(cli_prompts_make(args, c->dir[0], &c->prompts, err));
     TV_TRY(cli_engine_open(args, &args->side[0], c->dir[0], &c->engine[0], err));
-    if (!strcmp(c->dir[0], c->dir[1]) && !strcmp(args->side[0].device, args->side[1].device)) {
+    int same_weights = !strcmp(c->dir[0], c->dir[1]) && args->side[0].weight_dtype == args->side[1].weight_dtype;
+    if (same_weights && !strcmp(args->side[0].device, args->side[1].device)) {
         c->engine[1] = c->engine[0];
     } else {
         TV_TRY(cli_engine_open(args, &args->side[1], c->dir[1], &c->engine[1], err));
@@ -431,6 +432,8 @@ static tv_status work(comparison *c, double started, int *code, tv_err *err) {
                 s = isfinite(c->args->target_error)
                         ? cli_target_error(c->args, folder, c->N, c->R, measure_block, c, &c->target, err)
                         : measure(c, err);
+            cli_note_recomputed(c->session[0], "side a");
+            cli_note_recomputed(c->session[1], "side b");
         }
         if (s == TV_OK) s = report(c, started, code, err);
         free(manifest_path);

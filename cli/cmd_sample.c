@@ -61,6 +61,7 @@ static tv_status draw(const tv_args *args, tv_engine *engine, const tv_job *job,
     tv_bar_finish(&bar);
     if (s == TV_OK) s = tv_trace_write(trace, path, err);
     if (s == TV_OK) tv_note("wrote %s", path);
+    cli_note_recomputed(session, "--admission grow");
     tv_trace_close(trace);
     tv_session_close(session);
     return s;

@@ -168,6 +168,7 @@ static tv_status work(const tv_args *args, const char *dir, tv_err *err) {
             s = tv_session_open(engine, &args->side[0].serving, set[i]->N, longest_prompt(set[i]) + set[i]->n, &session,
                                 err);
             if (s == TV_OK) s = score_set(args, session, set[i], i, &bar, &done, err);
+            cli_note_recomputed(session, "--admission grow");
             tv_session_close(session);
         }
         tv_bar_finish(&bar);

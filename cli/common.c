@@ -51,8 +51,14 @@ tv_status cli_engine_open(const tv_args *args, const tv_side *side, const char *
                           tv_err *err) {
     tv_bar bar;
     tv_bar_start(&bar, "loading weights", "MB", 1e-6, 0, args->quiet);
-    tv_engine_options options = {model_dir, side->device, args->threads, args->isa, args->gpu, &bar.progress,
-                                 args->graphs && !strcmp(args->graphs, "off")};
+    tv_engine_options options = {.model = model_dir,
+                                 .device = side->device,
+                                 .threads = args->threads,
+                                 .isa = args->isa,
+                                 .gpu = args->gpu,
+                                 .progress = &bar.progress,
+                                 .no_graphs = args->graphs && !strcmp(args->graphs, "off"),
+                                 .weight_dtype = side->weight_dtype};
     tv_status s = tv_engine_open(&options, engine, err);
     bar.quiet |= !bar.terminal; /* loading is short: a log needs no line for it */
     tv_bar_finish(&bar);
@@ -457,6 +463,8 @@ double cli_seconds(const tv_machine *machine, const tv_engine_info *info, const 
                    int64_t n, int64_t prompt, double passes) {
     double batch = serving->batch && serving->batch < N ? serving->batch : (double)N, V = info->vocab_size,
            d = info->d_model;
+    if (serving->kv_tokens)
+        batch = fmax(1, fmin(batch, (double)serving->kv_tokens / ((double)prompt / (double)N + (double)n)));
     double steps = ceil((double)N / batch) * (double)n, rows = (double)(N * n) + (double)prompt;
     /* two operations a weight and row; a few dozen for each logit turned into a probability; attention over the context
      */
@@ -467,6 +475,13 @@ double cli_seconds(const tv_machine *machine, const tv_engine_info *info, const 
     double compute = flops / (1e9 * machine->gflops),
            read = machine->read_gbs > 0 ? bytes / (1e9 * machine->read_gbs) : 0;
     return 2 * passes * fmax(compute, read);
+}
+
+void cli_note_recomputed(const tv_session *session, const char *what) {
+    const tv_recomputed *r = session ? tv_session_recomputed(session) : NULL;
+    if (r && r->preemptions)
+        tv_note("%s: %lld preemptions; %lld tokens were computed again, %lld of them with other bits than before", what,
+                (long long)r->preemptions, (long long)r->tokens, (long long)r->differing);
 }
 
 void cli_duration(char *buf, size_t size, double s) {

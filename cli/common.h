@@ -63,6 +63,8 @@ double cli_seconds(const tv_machine *machine, const tv_engine_info *info, const 
  * where. */
 void cli_print_need(const tv_args *args, const tv_engine_info *info, int64_t passes, int64_t N, int64_t n,
                     double seconds, uint64_t memory, uint64_t disk, const char *folder);
+/* Says what preemption made the session do again, if anything. session may be NULL. */
+void cli_note_recomputed(const tv_session *session, const char *what);
 /* Prints json to stdout. */
 void cli_print_json(const cJSON *json);
 

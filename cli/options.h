@@ -34,6 +34,7 @@ enum { TV_MOST_WORDS = 4096 }; /* words of a command line beside options: trace 
 /* One side of a comparison. */
 typedef struct {
     const char *model, *device; /* NULL until resolved */
+    tv_weight_dtype weight_dtype;
     tv_serving serving;
 } tv_side;
 

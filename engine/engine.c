@@ -64,7 +64,7 @@ tv_status tv_engine_open(const tv_engine_options *o, tv_engine **out, tv_err *er
     e->in_flight = ops->event_open ? 16 : 1;
     tv_dev_options dev = {.threads = o->threads, .isa = o->isa ? o->isa : "auto", .gpu = o->gpu};
     tv_status s = ops->open(&dev, &e->dev, err);
-    if (s == TV_OK) s = tv_model_load(dir, ops, e->dev, o->progress, &e->model, err);
+    if (s == TV_OK) s = tv_model_load(dir, ops, e->dev, o->weight_dtype, o->progress, &e->model, err);
     if (s != TV_OK) {
         tv_engine_close(e);
         return s;
@@ -166,7 +166,7 @@ cJSON *tv_backends_json(const tv_engine *e) {
         cJSON_AddStringToObject(b, "device", backends[i]->device);
         if (!here)
             why = "runs on another device";
-        else if (!backends[i]->supports(&limits, &why) && !why)
+        else if (!tv_attn_supports(backends[i], &limits, &why) && !why)
             why = "cannot run this model's shapes";
         add_state(b, why);
         cJSON_AddItemToArray(list, b);

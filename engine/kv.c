@@ -10,35 +10,48 @@
 enum { PAGE = 64 };
 static int64_t whole_pages(int64_t S) { return (S + PAGE - 1) / PAGE * PAGE; }
 
-/* Bytes of k or v of one layer of S positions a slot (whole pages), rounded up to whole cache lines so that every tensor is aligned. */
-static uint64_t tensor_bytes(const tv_config *c, int64_t slots, int64_t S) {
-    uint64_t row = (uint64_t)c->n_kv_heads * (uint64_t)c->head_size * sizeof(tv_bf16), positions, bytes;
+/* Bytes of `each` for every position of every slot and kv head, rounded up to whole cache lines so that what follows is
+ * aligned; UINT64_MAX when that overflows. */
+static uint64_t tensor_bytes(const tv_config *c, int64_t slots, int64_t S, uint64_t each) {
+    uint64_t row = (uint64_t)c->n_kv_heads * each, positions, bytes;
     if (__builtin_mul_overflow((uint64_t)slots, (uint64_t)S, &positions) ||
         __builtin_mul_overflow(positions, row, &bytes) || bytes > UINT64_MAX - 63)
         return UINT64_MAX;
     return (bytes + 63) / 64 * 64;
 }
 
-uint64_t tv_kv_bytes(const tv_config *c, int64_t slots, int64_t S) {
-    uint64_t one = tensor_bytes(c, slots, whole_pages(S)), all;
-    return one == UINT64_MAX || __builtin_mul_overflow(one, 2 * (uint64_t)c->n_layers, &all) ? UINT64_MAX : all;
+/* Of k or v of one layer: elements, then scales. */
+static uint64_t elements_bytes(const tv_config *c, tv_dtype dtype, int64_t slots, int64_t S) {
+    return tensor_bytes(c, slots, whole_pages(S), (uint64_t)c->head_size * tv_dtype_size(dtype));
+}
+static uint64_t scales_bytes(const tv_config *c, tv_dtype dtype, int64_t slots, int64_t S) {
+    return dtype == TV_BF16 ? 0 : tensor_bytes(c, slots, whole_pages(S), sizeof(float));
 }
 
-tv_status tv_kv_open(const tv_engine *e, int slots, int S, tv_kv *kv, tv_err *err) {
+uint64_t tv_kv_bytes(const tv_config *c, tv_dtype dtype, int64_t slots, int64_t S) {
+    uint64_t elements = elements_bytes(c, dtype, slots, S), scales = scales_bytes(c, dtype, slots, S), one, all;
+    if (elements == UINT64_MAX || scales == UINT64_MAX || __builtin_add_overflow(elements, scales, &one) ||
+        __builtin_mul_overflow(one, 2 * (uint64_t)c->n_layers, &all))
+        return UINT64_MAX;
+    return all;
+}
+
+tv_status tv_kv_open(const tv_engine *e, tv_dtype dtype, int slots, int S, tv_kv *kv, tv_err *err) {
     const tv_config *c = &e->model->config;
-    *kv = (tv_kv){.n_layers = c->n_layers, .bytes = tv_kv_bytes(c, slots, S)};
+    *kv = (tv_kv){.n_layers = c->n_layers, .bytes = tv_kv_bytes(c, dtype, slots, S)};
     TV_TRY(e->ops->alloc(e->dev, kv->bytes, &kv->block, err));
     kv->layers = tv_xcalloc((size_t)c->n_layers, sizeof *kv->layers);
     S = (int)whole_pages(S);
-    uint64_t one = tensor_bytes(c, slots, S);
+    uint64_t elements = elements_bytes(c, dtype, slots, S), scales = scales_bytes(c, dtype, slots, S);
     char *at = kv->block;
-    for (int l = 0; l < c->n_layers; l++, at += 2 * one)
-        kv->layers[l] = (tv_kv_layer){.k = (tv_bf16 *)at,
-                                      .v = (tv_bf16 *)(at + one),
-                                      .slots = slots,
-                                      .G = c->n_kv_heads,
-                                      .S = S,
-                                      .HS = c->head_size};
+    for (int l = 0; l < c->n_layers; l++, at += 2 * (elements + scales)) {
+        tv_kv_layer *y = &kv->layers[l];
+        *y = (tv_kv_layer){.slots = slots, .G = c->n_kv_heads, .S = S, .HS = c->head_size, .dtype = dtype};
+        y->k = (tv_bf16 *)(void *)at, y->v = (tv_bf16 *)(void *)(at + elements);
+        if (!scales) continue;
+        y->k_scale = (float *)(void *)(at + 2 * elements);
+        y->v_scale = (float *)(void *)(at + 2 * elements + scales);
+    }
     return TV_OK;
 }
 

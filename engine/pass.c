@@ -44,6 +44,7 @@ tv_status tv_pass_check(const tv_session *s, const tv_pass *p, tv_err *err) {
         if (length < 0 || length > p->n)
             return TV_FAIL(err, TV_EARG, "trajectory %lld: length %lld is not in 0 .. %lld", (long long)i,
                            (long long)length, (long long)p->n);
+        TV_TRY(tv_declared_check(&s->serving, prompt + p->n, err));
         if (s->serving.pad_batch) length = p->n; /* a padding sequence may copy this prompt and run its n tokens */
         if (prompt + length > s->max_positions)
             return TV_FAIL(err, TV_EARG,
@@ -127,6 +128,16 @@ static void fill(tv_session *s, const tv_pass *p, const tv_sched_entry *e, int n
     }
 }
 
+/* 1 when logit row `row` has the bits that trajectory i's record of token t has. */
+static int same_record(const tv_session *s, const tv_pass *p, int64_t i, int64_t t, int row) {
+    size_t k = (size_t)s->serving.store_k, cell = (size_t)i * (size_t)p->n + (size_t)t;
+    const int32_t *ids = s->io.topk_ids + (size_t)row * k, *was = p->topk_ids + cell * k;
+    const float *lps = s->io.topk_logprobs + (size_t)row * k;
+    int same = !memcmp(lps, p->topk_logprobs + cell * k, k * sizeof *lps);
+    for (size_t j = 0; j < k && was[j] >= 0; j++) same &= ids[j] == was[j]; /* behind are empty slots */
+    return same;
+}
+
 /* Takes the results of a step: records, drawn tokens, ends. Adds the tokens done, cut-off tails included, to *done. */
 static tv_status take(tv_session *s, const tv_pass *p, tv_sched *sched, const tv_sched_entry *e, int n, uint64_t *done,
                       tv_err *err) {
@@ -137,6 +148,11 @@ static tv_status take(tv_session *s, const tv_pass *p, tv_sched *sched, const tv
         if (e[i].seq < 0) continue; /* padding runs and is not recorded */
         int64_t q = e[i].seq, t = e[i].t;
         if (s->io.bad[r]) return tv_pass_bad(p, q, t, err);
+        if (e[i].again) { /* what was handed out before the preemption stands */
+            s->recomputed.tokens++;
+            s->recomputed.differing += !same_record(s, p, q, t, r);
+            continue;
+        }
         ++*done;
         if (p->given) {
             tv_pass_record(s, p, q, t, r, p->given[q * p->n + t]);
@@ -183,12 +199,21 @@ static tv_status collect(running *r, const tv_progress *progress, tv_err *err) {
     return status;
 }
 
+/* 1 when a step in flight draws a token that the entries need from the host: a preempted trajectory runs its tokens
+ * again, in another slot. */
+static int must_collect(const tv_pass *p, const tv_sched_entry *e, int n) {
+    for (int i = 0; i < n; i++)
+        if (e[i].seq >= 0 && e[i].again && !p->given && p->tokens[e[i].seq * p->n + e[i].t] < 0) return 1;
+    return 0;
+}
+
 /* Submits step after step and collects the oldest when as many as may be are in flight. */
 static tv_status run_steps(running *r, const int32_t *prompt_len, const int64_t *trajectory,
                            const tv_progress *progress, tv_err *err) {
     const tv_pass *p = r->pass;
     const tv_sched_entry *entries = NULL;
     for (int n; (n = tv_sched_step(r->sched, &entries)) > 0;) {
+        while (must_collect(p, entries, n)) TV_TRY(collect(r, progress, err));
         size_t i = (size_t)(r->submitted % (uint64_t)r->most);
         memcpy(r->entries + i * (size_t)r->slots, entries, (size_t)n * sizeof *entries);
         r->n[i] = n;
@@ -211,6 +236,9 @@ tv_status tv_pass_run(tv_session *s, const tv_pass *p, const tv_progress *progre
                                 .order = s->serving.order,
                                 .arrivals = s->serving.arrivals,
                                 .prefill_chunk = s->serving.prefill_chunk,
+                                .prefill = s->serving.prefill,
+                                .kv_tokens = s->serving.kv_tokens,
+                                .admission = s->serving.admission,
                                 .max_rows = limits.rows,
                                 .pass_seed = s->serving.pass_seed,
                                 .pass = p->pass,
@@ -234,6 +262,7 @@ tv_status tv_pass_run(tv_session *s, const tv_pass *p, const tv_progress *progre
         double host = tv_now() - start - (s->times.total - steps);
         s->times.host += host, s->times.total += host;
     }
+    if (r.sched) s->recomputed.preemptions += tv_sched_preemptions(r.sched);
     tv_sched_close(r.sched);
     free(r.entries), free(r.n), free(prompt_len), free(trajectory);
     return status;

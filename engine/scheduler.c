@@ -2,7 +2,9 @@
  *
  * The queue holds the trajectories by (arrival step, order key, index). A step admits from its head while slots are
  * free, gives each sequence behind its prompt one row, then each prompt its next chunk in order of admission while rows
- * are left. Nothing else decides, so the composition of every step follows from sizes, lengths and (pass seed, pass,
+ * are left. Where cache tokens are limited, it first takes the slot of the youngest trajectories until the others'
+ * tokens fit; those return to the head of the queue and run again from their prompt on, token by token through the same
+ * decode rows. Nothing else decides, so the composition of every step follows from sizes, lengths and (pass seed, pass,
  * trajectory). */
 #include "engine/scheduler.h"
 
@@ -17,7 +19,7 @@ enum { FREE = -1, TRAJECTORY = 0, PADDING = 1 };
 typedef struct {
     int kind;         /* FREE, TRAJECTORY or PADDING */
     int64_t seq;      /* index of the trajectory, or number of the padding sequence */
-    int64_t admitted; /* admission count, orders prompts */
+    int64_t admitted; /* orders prompts: a trajectory's place in the queue, or a padding sequence's number */
     int32_t prompt_len, length;
     int32_t pos;    /* rows of it that earlier steps have put into the cache */
     int32_t n_rows; /* rows in the current step */
@@ -38,7 +40,10 @@ struct tv_sched {
     queued *queue;           /* [N] */
     int64_t *admission;      /* [N] */
     int64_t *arrival;        /* [N] */
-    int64_t head, admitted, padded, now;
+    int32_t *done;           /* [N] tokens that each trajectory has produced */
+    int64_t *preempted; /* [slots] places in the queue, the first on top: they were the youngest, so it is sorted */
+    int n_preempted;
+    int64_t head, padded, now, preemptions;
     int started;
 };
 
@@ -57,6 +62,8 @@ static uint64_t draw(const tv_sched_options *o, int64_t i, uint32_t use) {
 }
 
 static int32_t length_of(const tv_sched_options *o, int64_t i) { return o->length ? o->length[i] : (int32_t)o->n; }
+
+int64_t tv_sched_declared(const tv_sched_options *o, int64_t i) { return o->prompt_len[i] + o->n; }
 
 int64_t tv_sched_rows(int64_t slots, int64_t chunk) {
     int64_t most = slots + chunk > TV_STEP_ROWS ? slots + chunk : TV_STEP_ROWS;
@@ -82,8 +89,11 @@ tv_status tv_sched_open(const tv_sched_options *options, tv_sched **out, tv_err 
         s->queue = calloc(N + 1, sizeof *s->queue);
         s->admission = calloc(N + 1, sizeof *s->admission);
         s->arrival = calloc(N + 1, sizeof *s->arrival);
+        s->done = calloc(N + 1, sizeof *s->done);
+        s->preempted = calloc(B, sizeof *s->preempted);
     }
-    if (!s || !s->slots || !s->waiting || !s->entries || !s->queue || !s->admission || !s->arrival) {
+    if (!s || !s->slots || !s->waiting || !s->entries || !s->queue || !s->admission || !s->arrival || !s->done ||
+        !s->preempted) {
         tv_sched_close(s);
         return TV_FAIL(err, TV_ENOMEM, "no memory for the schedule of %lld trajectories", (long long)o->N);
     }
@@ -93,6 +103,7 @@ tv_status tv_sched_open(const tv_sched_options *options, tv_sched **out, tv_err 
     uint64_t window = o->N ? (uint64_t)o->n * (uint64_t)((o->N + o->slots - 1) / o->slots) : 0;
     for (size_t i = 0; i < N; i++) {
         TV_ASSERT(o->prompt_len[i] >= 1 && length_of(o, (int64_t)i) >= 0);
+        TV_ASSERT(!o->kv_tokens || tv_sched_declared(o, (int64_t)i) <= o->kv_tokens);
         queued *q = &s->queue[i];
         q->index = (int64_t)i;
         if (o->order == TV_ORDER_SHUFFLED) q->key = draw(o, (int64_t)i, TV_USE_COMPOSITION);
@@ -109,11 +120,13 @@ tv_status tv_sched_open(const tv_sched_options *options, tv_sched **out, tv_err 
 void tv_sched_close(tv_sched *s) {
     if (!s) return;
     free(s->slots), free(s->waiting), free(s->entries), free(s->queue), free(s->admission), free(s->arrival);
+    free(s->done), free(s->preempted);
     free(s);
 }
 
 const int64_t *tv_sched_admission(const tv_sched *s) { return s->admission; }
 int64_t tv_sched_arrival(const tv_sched *s, int64_t i) { return s->arrival[i]; }
+int64_t tv_sched_preemptions(const tv_sched *s) { return s->preemptions; }
 int64_t tv_sched_now(const tv_sched *s) { return s->now; }
 
 void tv_sched_finish(tv_sched *s, int64_t seq) {
@@ -127,24 +140,68 @@ static void advance(tv_sched *s) {
         slot *p = &s->slots[b];
         if (p->kind == FREE) continue;
         p->pos += p->n_rows;
+        if (p->kind == TRAJECTORY && p->pos >= p->prompt_len + s->done[p->seq])
+            s->done[p->seq] = p->pos - p->prompt_len + 1;
         /* The token behind the last row is drawn and needs no row of its own. */
         if (p->finished || (p->n_rows && p->pos >= p->prompt_len + p->length - 1)) p->kind = FREE;
         p->n_rows = 0;
     }
 }
 
-/* Puts waiting trajectories that have arrived into slots, the lowest first; a padding sequence makes room. */
-static int admit(tv_sched *s) {
+/* Cache tokens that trajectory i takes while it runs. */
+static int64_t held(const tv_sched *s, int64_t i) {
+    return s->o.admission == TV_ADMISSION_RESERVE ? tv_sched_declared(&s->o, i) : s->o.prompt_len[i] + s->done[i];
+}
+
+/* Takes the slots of the youngest until what runs fits into the cache's tokens; returns what it takes. One alone fits.
+ */
+static int64_t preempt(tv_sched *s) {
+    int64_t taken = 0;
+    if (!s->o.kv_tokens) return 0;
+    for (int b = 0; b < s->o.slots; b++)
+        if (s->slots[b].kind == TRAJECTORY) taken += held(s, s->slots[b].seq);
+    while (taken > s->o.kv_tokens) {
+        slot *youngest = NULL;
+        for (int b = 0; b < s->o.slots; b++) {
+            slot *p = &s->slots[b];
+            if (p->kind == TRAJECTORY && (!youngest || p->admitted > youngest->admitted)) youngest = p;
+        }
+        TV_ASSERT(youngest && s->n_preempted < s->o.slots);
+        taken -= held(s, youngest->seq);
+        s->preempted[s->n_preempted++] = youngest->admitted;
+        s->preemptions++;
+        youngest->kind = FREE;
+    }
+    return taken;
+}
+
+/* Place in the queue of the next trajectory that may run: the first of those that lost their slot, else the head of the
+ * queue when it has arrived; -1 for none. */
+static int64_t next_in_line(tv_sched *s) {
+    if (s->n_preempted) return s->preempted[s->n_preempted - 1];
+    while (s->head < s->o.N && length_of(&s->o, s->queue[s->head].index) == 0) s->head++;
+    return s->head == s->o.N || s->queue[s->head].arrival > s->now ? -1 : s->head;
+}
+
+/* Puts those next in line into slots, the lowest first, while their tokens fit beside the `taken` ones; a padding
+ * sequence makes room. */
+static int admit(tv_sched *s, int64_t taken) {
     int running = 0;
     for (int b = 0; b < s->o.slots; b++) {
         slot *p = &s->slots[b];
         if (p->kind != TRAJECTORY) {
-            while (s->head < s->o.N && length_of(&s->o, s->queue[s->head].index) == 0) s->head++;
-            if (s->head == s->o.N || s->queue[s->head].arrival > s->now) continue;
-            int64_t i = s->queue[s->head++].index;
+            int64_t place = next_in_line(s);
+            if (place < 0) continue;
+            int64_t i = s->queue[place].index;
+            if (s->o.kv_tokens && taken + held(s, i) > s->o.kv_tokens) continue;
+            taken += held(s, i);
+            if (s->n_preempted)
+                s->n_preempted--;
+            else
+                s->head++;
             *p = (slot){.kind = TRAJECTORY,
                         .seq = i,
-                        .admitted = s->admitted++,
+                        .admitted = place,
                         .prompt_len = s->o.prompt_len[i],
                         .length = length_of(&s->o, i)};
         }
@@ -157,23 +214,24 @@ static void pad(tv_sched *s) {
     for (int b = 0; b < s->o.slots; b++) {
         slot *p = &s->slots[b];
         if (p->kind != FREE) continue;
-        int64_t like = s->padded % s->o.N;
+        int64_t number = s->padded++, like = number % s->o.N;
         *p = (slot){.kind = PADDING,
-                    .seq = s->padded++,
-                    .admitted = s->admitted++,
+                    .seq = number,
+                    .admitted = number,
                     .prompt_len = s->o.prompt_len[like],
                     .length = (int32_t)(s->o.n ? s->o.n : 1)};
     }
 }
 
-/* Gives rows to the sequences of one kind: first one to each behind its prompt, then chunks in order of admission. */
-static void give_rows(tv_sched *s, int kind, int64_t *left) {
+/* Gives rows to the sequences of one kind: first one to each behind its prompt (where decode rows run), then chunks in
+ * order of admission. */
+static void give_rows(tv_sched *s, int kind, int decode, int64_t *left) {
     int n_waiting = 0;
     for (int b = 0; b < s->o.slots; b++) {
         slot *p = &s->slots[b];
         if (p->kind != kind) continue;
         if (p->pos >= p->prompt_len) {
-            if (*left > 0) p->n_rows = 1, --*left;
+            if (decode && *left > 0) p->n_rows = 1, --*left;
             continue;
         }
         int at = n_waiting++; /* insertion: slots fill in ascending order, so mostly at the end */
@@ -190,22 +248,30 @@ static void give_rows(tv_sched *s, int kind, int64_t *left) {
     }
 }
 
+/* 1 when a sequence is in its prompt. */
+static int prompts_run(const tv_sched *s) {
+    for (int b = 0; b < s->o.slots; b++)
+        if (s->slots[b].kind != FREE && s->slots[b].pos < s->slots[b].prompt_len) return 1;
+    return 0;
+}
+
 int tv_sched_step(tv_sched *s, const tv_sched_entry **entries) {
     if (s->started) {
         advance(s);
         s->now++;
     }
     s->started = 1;
-    int running = admit(s);
+    int running = admit(s, preempt(s));
     if (!running) {
         if (s->head == s->o.N) return 0;
         s->now = s->queue[s->head].arrival; /* idle steps pass at once */
-        running = admit(s);
+        running = admit(s, 0);
     }
     if (s->o.pad) pad(s);
     int64_t left = s->o.max_rows;
-    give_rows(s, TRAJECTORY, &left);
-    if (s->o.pad) give_rows(s, PADDING, &left);
+    int decode = s->o.prefill == TV_PREFILL_MIXED || !prompts_run(s);
+    give_rows(s, TRAJECTORY, decode, &left);
+    if (s->o.pad) give_rows(s, PADDING, decode, &left);
 
     int n = 0;
     for (int b = 0; b < s->o.slots; b++) {
@@ -216,7 +282,8 @@ int tv_sched_step(tv_sched *s, const tv_sched_entry **entries) {
                                            .slot = b,
                                            .pos = p->pos,
                                            .n_rows = p->n_rows,
-                                           .t = t < 0 ? -1 : t};
+                                           .t = t < 0 ? -1 : t,
+                                           .again = p->kind == TRAJECTORY && t >= 0 && t < s->done[p->seq]};
     }
     TV_ASSERT(n > 0);
     *entries = s->entries;

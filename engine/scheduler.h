@@ -13,11 +13,14 @@ enum { TV_STEP_ROWS = 16384 };
 
 /* What a pass runs under, and over which sequences. Arrays are borrowed until tv_sched_close. */
 typedef struct {
-    int slots;                 /* most sequences in a step; >= 1 */
-    int pad;                   /* 1: free slots run padding sequences while a trajectory runs */
-    tv_order order;            /* shuffled: admission order drawn per pass */
-    tv_arrivals arrivals;      /* staggered: arrival steps drawn per pass */
-    int prefill_chunk;         /* prompt rows per sequence and step; 0 = whole prompt */
+    int slots;                /* most sequences in a step; >= 1 */
+    int pad;                  /* 1: free slots run padding sequences while a trajectory runs */
+    tv_order order;           /* shuffled: admission order drawn per pass */
+    tv_arrivals arrivals;     /* staggered: arrival steps drawn per pass */
+    int prefill_chunk;        /* prompt rows per sequence and step; 0 = whole prompt */
+    tv_prefill_steps prefill; /* alone: decode rows wait while a prompt has rows to run */
+    int64_t kv_tokens; /* cache tokens for running trajectories together; 0 = no limit; else >= prompt + n of each */
+    tv_admission admission;    /* what a trajectory takes of them: reserve: prompt + n; grow: prompt + tokens so far */
     int64_t max_rows;          /* rows of a step; at least tv_sched_rows(slots, longest chunk) for that many slots */
     uint64_t pass_seed;        /* key of whatever the pass draws */
     int64_t pass;              /* -1 = the sampling pass, else the replay pass's number */
@@ -34,6 +37,7 @@ typedef struct {
                     mod N */
     int32_t slot, pos, n_rows;
     int32_t t; /* index of the token that follows the last row; -1 while the prompt goes on (no logits wanted) */
+    int again; /* 1: token t was produced before the trajectory was preempted; it stands */
 } tv_sched_entry;
 
 typedef struct tv_sched tv_sched;
@@ -41,6 +45,9 @@ typedef struct tv_sched tv_sched;
 /* Everything is allocated here. Never fails but for memory. */
 TV_NODISCARD tv_status tv_sched_open(const tv_sched_options *options, tv_sched **out, tv_err *err);
 void tv_sched_close(tv_sched *sched); /* NULL is fine */
+
+/* Cache tokens that trajectory i takes when it is declared: its prompt and n. */
+int64_t tv_sched_declared(const tv_sched_options *options, int64_t i);
 
 /* The next step: *entries receives the entries (owned by sched, valid until the next call), in order of slot. Returns
  * how many; 0 when every trajectory has ended. */
@@ -51,6 +58,8 @@ void tv_sched_finish(tv_sched *sched, int64_t seq);
 int64_t tv_sched_now(const tv_sched *sched);
 /* [N] i64: the trajectories in the order in which they are admitted; owned by sched. */
 const int64_t *tv_sched_admission(const tv_sched *sched);
+/* How often a trajectory lost its slot to older ones so far. */
+int64_t tv_sched_preemptions(const tv_sched *sched);
 /* Step in which trajectory i arrives. */
 int64_t tv_sched_arrival(const tv_sched *sched, int64_t i);
 

@@ -117,7 +117,7 @@ static tv_status score_all(tv_session *s, const tv_pass *p, const int64_t *order
     int64_t chunk = chunk_of(s, longest);
     for (int64_t next = 0; next < p->N;) {
         int count = 0;
-        int64_t rows = 0, logits = 0;
+        int64_t rows = 0, logits = 0, tokens = 0;
         for (; next < p->N && count < limits.slots; next++) {
             int64_t i = order[next], length = p->given_lengths ? p->given_lengths[i] : p->n;
             if (length == 0) continue;
@@ -130,7 +130,8 @@ static tv_status score_all(tv_session *s, const tv_pass *p, const int64_t *order
                           .index = i};
             int64_t its_rows = q.T < chunk ? q.T : chunk;
             if (count && (rows + its_rows > limits.rows || logits + length > limits.logits)) break;
-            rows += its_rows, logits += length;
+            if (s->serving.kv_tokens && tokens + prompt_len[i] + p->n > s->serving.kv_tokens) break;
+            rows += its_rows, logits += length, tokens += prompt_len[i] + p->n;
             group[count++] = q;
         }
         if (!count) break;

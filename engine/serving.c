@@ -20,6 +20,10 @@ int tv_serving_deterministic(const tv_serving *s) {
     return s->order == TV_ORDER_FIXED && s->arrivals == TV_ARRIVALS_TOGETHER;
 }
 
+tv_dtype tv_kv_storage(tv_kv_dtype dtype) {
+    return dtype == TV_KV_FP8 ? TV_F8_E4M3 : dtype == TV_KV_INT8 ? TV_I8 : TV_BF16;
+}
+
 tv_status tv_backend_choose(const tv_engine *e, const tv_serving *s, int max_batch, int max_keys,
                             const tv_attn_backend **out, tv_err *err) {
     const tv_config *c = &e->model->config;
@@ -28,7 +32,8 @@ tv_status tv_backend_choose(const tv_engine *e, const tv_serving *s, int max_bat
                              .G = c->n_kv_heads,
                              .HS = c->head_size,
                              .max_batch = max_batch,
-                             .max_keys = max_keys};
+                             .max_keys = max_keys,
+                             .kv_dtype = tv_kv_storage(s->kv_dtype)};
     return tv_attn_choose(&limits, s->backend, out, err);
 }
 
@@ -49,6 +54,14 @@ tv_status tv_serving_check(const tv_serving *s, const tv_engine *e, tv_err *err)
         return TV_FAIL(err, TV_EARG, "--plan-units %d: must be in 1 .. %d", s->plan_units, MOST_UNITS);
     if (s->prefill_chunk < 0)
         return TV_FAIL(err, TV_EARG, "--prefill-chunk %d: must be 1 or more, or 0 for whole prompts", s->prefill_chunk);
+    if (s->prefill != TV_PREFILL_MIXED && s->prefill != TV_PREFILL_ALONE)
+        return TV_FAIL(err, TV_EARG, "--prefill %d: must be mixed or alone", (int)s->prefill);
+    if (s->kv_dtype != TV_KV_BF16 && s->kv_dtype != TV_KV_FP8 && s->kv_dtype != TV_KV_INT8)
+        return TV_FAIL(err, TV_EARG, "--kv-dtype %d: must be bf16, fp8 or int8", (int)s->kv_dtype);
+    if (s->kv_tokens < 0)
+        return TV_FAIL(err, TV_EARG, "--kv-tokens %lld: must be 1 or more, or 0 for no limit", (long long)s->kv_tokens);
+    if (s->admission != TV_ADMISSION_RESERVE && s->admission != TV_ADMISSION_GROW)
+        return TV_FAIL(err, TV_EARG, "--admission %d: must be reserve or grow", (int)s->admission);
     if (s->top_k < 1 || s->top_k > TV_MAX_STORE_K || s->top_k > V)
         return TV_FAIL(err, TV_EARG, "--top-k %d: must be in 1 .. %d (records hold at most %d, the vocabulary has %d)",
                        s->top_k, V < TV_MAX_STORE_K ? V : TV_MAX_STORE_K, TV_MAX_STORE_K, V);
@@ -72,6 +85,15 @@ tv_status tv_serving_check(const tv_serving *s, const tv_engine *e, tv_err *err)
     return tv_backend_choose(e, s, s->batch ? s->batch : 1, c->max_positions, &backend, err);
 }
 
+tv_status tv_declared_check(const tv_serving *s, int64_t declared, tv_err *err) {
+    if (!s->kv_tokens || declared <= s->kv_tokens) return TV_OK;
+    return TV_FAIL(
+        err, TV_EARG,
+        "--kv-tokens %lld: one sequence alone declares %lld (prompt and -n): give at least that many, or 0 for "
+        "no limit",
+        (long long)s->kv_tokens, (long long)declared);
+}
+
 int tv_suppressed_ids(const tv_engine *e, const tv_serving *s, int32_t *ids) {
     const tv_config *c = &e->model->config;
     int n = 0;
@@ -86,6 +108,7 @@ int tv_suppressed_ids(const tv_engine *e, const tv_serving *s, int32_t *ids) {
 cJSON *tv_serving_json(const tv_serving *s, const tv_engine *e) {
     static const char *const eos[] = {
         [TV_EOS_STOP] = "stop", [TV_EOS_IGNORE] = "ignore", [TV_EOS_SUPPRESS] = "suppress"};
+    static const char *const kv[] = {[TV_KV_BF16] = "bf16", [TV_KV_FP8] = "fp8", [TV_KV_INT8] = "int8"};
     const tv_attn_backend *backend = NULL;
     tv_status found = tv_backend_choose(e, s, s->batch ? s->batch : 1, e->model->config.max_positions, &backend, NULL);
     char text[32];
@@ -108,6 +131,11 @@ cJSON *tv_serving_json(const tv_serving *s, const tv_engine *e) {
     cJSON_AddNumberToObject(o, "plan_units", s->plan_units);
     cJSON_AddStringToObject(o, "logits", s->logits_f32 ? "f32" : "bf16");
     cJSON_AddNumberToObject(o, "prefill_chunk", s->prefill_chunk);
+    cJSON_AddStringToObject(o, "prefill", s->prefill == TV_PREFILL_ALONE ? "alone" : "mixed");
+    cJSON_AddStringToObject(o, "kv_dtype", kv[s->kv_dtype]);
+    cJSON_AddStringToObject(o, "weight_dtype", tv_weight_dtype_name(e->model->weight_dtype));
+    cJSON_AddNumberToObject(o, "kv_tokens", (double)s->kv_tokens);
+    cJSON_AddStringToObject(o, "admission", s->admission == TV_ADMISSION_GROW ? "grow" : "reserve");
     cJSON_AddNumberToObject(o, "top_k", s->top_k);
     cJSON_AddNumberToObject(o, "store_k", s->store_k);
     cJSON_AddNumberToObject(o, "temperature", s->temperature);

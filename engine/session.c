@@ -52,7 +52,7 @@ typedef struct {
 static int size_session(const tv_engine *e, const tv_serving *s, int64_t N, int64_t positions, bytes_needed *need) {
     tv_limits l = tv_session_limits(e, s, N, positions, positions);
     if (l.slots > MOST_ROWS || positions > MOST_ROWS || l.rows > MOST_ROWS) return 0;
-    need->kv = tv_kv_bytes(&e->model->config, l.slots, positions);
+    need->kv = tv_kv_bytes(&e->model->config, tv_kv_storage(s->kv_dtype), l.slots, positions);
     if (need->kv == UINT64_MAX) return 0;
     need->workspace = tv_workspace_bytes(e->model, (int)l.rows, (int)l.logits);
     need->io = in_bytes(l.rows, l.slots, l.logits, 1) + out_bytes(l.logits, s->store_k) +
@@ -158,7 +158,7 @@ static tv_status open_memory(tv_session *s, tv_err *err) {
     tv_engine *e = s->engine;
     const tv_ops *ops = e->ops;
     const tv_limits *l = &s->limits;
-    TV_TRY(tv_kv_open(e, (int)l->slots, (int)s->max_positions, &s->kv, err));
+    TV_TRY(tv_kv_open(e, tv_kv_storage(s->serving.kv_dtype), (int)l->slots, (int)s->max_positions, &s->kv, err));
     TV_TRY(tv_workspace_open(e->model, (int)l->rows, (int)l->logits, &s->ws, err));
     s->in_bytes = in_bytes(l->rows, l->slots, l->logits, 1);
     s->out_bytes = out_bytes(l->logits, s->serving.store_k);
@@ -185,6 +185,7 @@ tv_status tv_session_open(tv_engine *e, const tv_serving *serving, int64_t N, in
         return TV_FAIL(err, TV_EARG,
                        "prompt + -n is %lld positions, and the model ends at %d: shorten the prompt or -n",
                        (long long)positions, e->model->config.max_positions);
+    TV_TRY(tv_declared_check(serving, positions, err));
     TV_TRY(check_memory(e, serving, N, positions, err));
     tv_limits limits = tv_session_limits(e, serving, N, positions, positions);
     const tv_attn_backend *backend = NULL;
@@ -231,6 +232,8 @@ void tv_session_profile(tv_session *s, int on) {
     s->profile = on;
     if (on) s->times = (tv_step_times){0};
 }
+
+const tv_recomputed *tv_session_recomputed(const tv_session *s) { return &s->recomputed; }
 
 const tv_step_times *tv_session_times(const tv_session *s) { return &s->times; }
 

@@ -12,8 +12,13 @@
 /* The attention backend of a serving configuration for steps of max_batch sequences of at most max_keys keys. */
 TV_NODISCARD tv_status tv_backend_choose(const tv_engine *engine, const tv_serving *serving, int max_batch,
                                          int max_keys, const tv_attn_backend **out, tv_err *err);
+/* Element type of the cache in memory. */
+tv_dtype tv_kv_storage(tv_kv_dtype dtype);
 /* Distinct ids whose logits are set to -inf; ids holds TV_MAX_EOS. Returns how many. */
 int tv_suppressed_ids(const tv_engine *engine, const tv_serving *serving, int32_t *ids);
+
+/* Refuses a sequence whose declared length (prompt + n) is beyond --kv-tokens: it could never run. */
+TV_NODISCARD tv_status tv_declared_check(const tv_serving *serving, int64_t declared, tv_err *err);
 
 /* ---- session.c ---- */
 
@@ -84,6 +89,7 @@ struct tv_session {
     uint64_t submitted, collected; /* steps since nothing was in flight */
     uint64_t reached;              /* of them, those known to be done */
     tv_step_io io;                 /* of the step begun or collected last */
+    tv_recomputed recomputed;
     /* observers */
     int32_t *routes;      /* NULL, or host memory [L,M,used] of the step's expert choices */
     tv_status tap_status; /* first failure inside a tap */

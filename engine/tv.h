@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/progress.h"
 #include "base/status.h"
+#include "models/quantize.h"
 #include "traces/trace.h"
 
 typedef struct tv_engine tv_engine;   /* a model on a device */
@@ -23,6 +24,7 @@ typedef struct {
     int gpu;
     const tv_progress *progress; /* loading, in bytes */
     int no_graphs; /* CUDA: 1 = every operation of a step is launched by itself; the same bits */
+    tv_weight_dtype weight_dtype;
 } tv_engine_options;
 
 TV_NODISCARD tv_status tv_engine_open(const tv_engine_options *options, tv_engine **out, tv_err *err);
@@ -41,6 +43,9 @@ void tv_engine_describe(const tv_engine *engine, tv_engine_info *info);
 
 typedef enum { TV_ORDER_FIXED, TV_ORDER_SHUFFLED } tv_order;
 typedef enum { TV_ARRIVALS_TOGETHER, TV_ARRIVALS_STAGGERED } tv_arrivals;
+typedef enum { TV_ADMISSION_RESERVE, TV_ADMISSION_GROW } tv_admission;
+typedef enum { TV_PREFILL_MIXED, TV_PREFILL_ALONE } tv_prefill_steps;
+typedef enum { TV_KV_BF16, TV_KV_FP8, TV_KV_INT8 } tv_kv_dtype;
 typedef enum { TV_EOS_STOP, TV_EOS_IGNORE, TV_EOS_SUPPRESS } tv_eos_mode;
 
 /* One side: everything that may move the output distribution. */
@@ -54,6 +59,10 @@ typedef struct {
     int plan_units;        /* multiprocessors of the plan; 132 */
     int logits_f32;        /* 0: --logits bf16 */
     int prefill_chunk;     /* prompt tokens per sequence and step; 0 = whole prompt */
+    tv_prefill_steps prefill; /* whether decode rows run beside prompts */
+    tv_kv_dtype kv_dtype;
+    int64_t kv_tokens;     /* cache tokens that running sequences share; 0 = no limit */
+    tv_admission admission; /* what a sequence takes of kv_tokens: its declared length, or its current one */
     int top_k;             /* sampling truncation */
     int store_k;           /* slots recorded */
     double temperature;
@@ -110,6 +119,14 @@ TV_NODISCARD tv_status tv_session_logits(tv_session *session, const int32_t *ids
 /* Streams one continuation: fn gets each token as it is drawn and returns 0 to go on. */
 TV_NODISCARD tv_status tv_session_generate(tv_session *session, const int32_t *prompt, int64_t n_prompt, int64_t n, uint64_t seed,
                                            int (*fn)(void *user, int32_t id), void *user, tv_err *err);
+
+/* What preemption (--admission grow) made a session do again since it was opened. */
+typedef struct {
+    int64_t preemptions;
+    int64_t tokens;    /* whose records were computed again; the first ones stand */
+    int64_t differing; /* of them, those that came out with other bits: 0 under --reduction fixed */
+} tv_recomputed;
+const tv_recomputed *tv_session_recomputed(const tv_session *session);
 
 /* Where the time of a session's steps went, in seconds since tv_session_profile. Means something on devices whose calls have
  * done their work when they return (CPU). */

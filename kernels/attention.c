@@ -15,9 +15,10 @@ static int cpu_supports(const tv_attn_limits *l, const char **why) {
     return !*why;
 }
 
-static const tv_attn_backend cpu_flash = {"flash", "cpu", TV_ATTN_BATCH_INVARIANT, cpu_supports, cpu_attn_flash};
-static const tv_attn_backend cpu_math = {"math", "cpu", TV_ATTN_BATCH_INVARIANT, cpu_supports, cpu_attn_math};
-static const tv_attn_backend cpu_eager = {"eager", "cpu", TV_ATTN_BATCH_INVARIANT, cpu_supports, cpu_attn_eager};
+enum { CPU_CAPS = TV_ATTN_BATCH_INVARIANT | TV_ATTN_KV_BYTES };
+static const tv_attn_backend cpu_flash = {"flash", "cpu", CPU_CAPS, cpu_supports, cpu_attn_flash};
+static const tv_attn_backend cpu_math = {"math", "cpu", CPU_CAPS, cpu_supports, cpu_attn_math};
+static const tv_attn_backend cpu_eager = {"eager", "cpu", CPU_CAPS, cpu_supports, cpu_attn_eager};
 
 #ifdef TV_CUDA
 enum { OURS = TV_ATTN_BATCH_INVARIANT | TV_ATTN_GRAPH_SAFE };
@@ -54,6 +55,14 @@ const tv_attn_backend *const *tv_attn_backends(int *n) {
     return backends;
 }
 
+int tv_attn_supports(const tv_attn_backend *b, const tv_attn_limits *limits, const char **why) {
+    if (limits->kv_dtype != TV_BF16 && !(b->caps & TV_ATTN_KV_BYTES)) {
+        *why = "reads a bf16 cache only (--kv-dtype bf16)";
+        return 0;
+    }
+    return b->supports(limits, why);
+}
+
 tv_status tv_attn_choose(const tv_attn_limits *limits, const char *name, const tv_attn_backend **out, tv_err *err) {
     int any = !strcmp(name, "auto");
     const char *reason = NULL;
@@ -61,7 +70,7 @@ tv_status tv_attn_choose(const tv_attn_limits *limits, const char *name, const t
         const tv_attn_backend *b = backends[i];
         const char *why = NULL;
         if (strcmp(b->device, limits->device) || (!any && strcmp(b->name, name))) continue;
-        if (b->supports(limits, &why)) {
+        if (tv_attn_supports(b, limits, &why)) {
             *out = b;
             return TV_OK;
         }
@@ -72,7 +81,7 @@ tv_status tv_attn_choose(const tv_attn_limits *limits, const char *name, const t
     for (int i = 0; i < N_BACKENDS; i++) {
         if (strcmp(backends[i]->device, limits->device)) continue;
         const char *why = NULL;
-        int can = backends[i]->supports(limits, &why);
+        int can = tv_attn_supports(backends[i], limits, &why);
         size_t used = strlen(list);
         snprintf(list + used, sizeof list - used, "%s%s (%s)", used ? ", " : "", backends[i]->name,
                  can ? "available" : why);

@@ -34,8 +34,10 @@ typedef struct {
 
 /* KV cache of one layer. */
 typedef struct {
-    tv_bf16 *k, *v; /* [slots,G,S,HS] bf16, session arena; positions below a segment's pos are immutable */
+    tv_bf16 *k, *v; /* [slots,G,S,HS] of dtype, session arena; positions below a segment's pos are immutable */
     int slots, G, S, HS;
+    tv_dtype dtype;           /* TV_BF16, or one byte an element: TV_F8_E4M3, TV_I8 */
+    float *k_scale, *v_scale; /* [slots,G,S] f32, session arena: element = byte's value * scale; NULL with TV_BF16 */
 } tv_kv_layer;
 
 typedef struct {

@@ -81,6 +81,12 @@ static tv_status check_kv(const char *op, const tv_kv_layer *kv, int H, tv_err *
     TV_TRY(in_range(op, "kv.S", kv->S, 1, MAX_WIDTH, err));
     TV_TRY(in_range(op, "kv.HS", kv->HS, 1, 1 << 16, err));
     TV_TRY(in_range(op, "H", H, 1, 1 << 16, err));
+    if (kv->dtype != TV_BF16 && kv->dtype != TV_F8_E4M3 && kv->dtype != TV_I8)
+        return TV_FAIL(err, TV_EARG, "%s: kv.dtype=%d must be BF16, F8_E4M3 or I8", op, (int)kv->dtype);
+    if (kv->dtype != TV_BF16) {
+        TV_TRY(given(op, "kv.k_scale", kv->k_scale, err));
+        TV_TRY(given(op, "kv.v_scale", kv->v_scale, err));
+    }
     if (H % kv->G) return TV_FAIL(err, TV_EARG, "%s: H=%d must be a multiple of kv.G=%d", op, H, kv->G);
     return TV_OK;
 }

@@ -400,11 +400,12 @@ typedef struct {
     entry *bias; /* NULL: none */
 } part;
 
-static tv_status load_matrix(tv_model *m, source *s, int n_parts, const part *parts, int K, tv_matrix *out,
-                             tv_err *err) {
+/* dtype: what the weights are rounded to before they are packed; biases stay as they are. */
+static tv_status load_matrix(tv_model *m, source *s, tv_weight_dtype dtype, int n_parts, const part *parts, int K,
+                             tv_matrix *out, tv_err *err) {
     const void *data[N_PARTS], *bias[N_PARTS];
     int rows[N_PARTS], N = 0;
-    tv_bf16 *bias_copy = NULL;
+    tv_bf16 *bias_copy = NULL, *quantized = NULL;
     tv_status status = TV_OK;
     for (int p = 0; p < n_parts; p++) rows[p] = parts[p].n_rows, N += rows[p];
     if (parts[0].bias) { /* copied out first: the slots are needed for the blocks, and the mapping may be misaligned */
@@ -420,10 +421,21 @@ static tv_status load_matrix(tv_model *m, source *s, int n_parts, const part *pa
     }
     for (int p = 0; p < n_parts && status == TV_OK; p++)
         status = fetch(s, parts[p].e, parts[p].first_row * (size_t)K, (size_t)rows[p] * (size_t)K, p, &data[p], err);
+    if (status == TV_OK && dtype != TV_WEIGHTS_BF16) {
+        size_t at = 0;
+        quantized = malloc((size_t)N * (size_t)K * sizeof *quantized);
+        if (!quantized)
+            status = TV_FAIL(err, TV_ENOMEM, "%s: no memory to quantize %s", parts[0].e->file, parts[0].e->name);
+        for (int p = 0; p < n_parts && status == TV_OK; p++) {
+            tv_weights_quantize(dtype, data[p], rows[p], K, quantized + at);
+            data[p] = quantized + at;
+            at += (size_t)rows[p] * (size_t)K;
+        }
+    }
     if (status == TV_OK)
         status = m->ops->matrix_load(m->dev, n_parts, data, rows, bias_copy ? bias : NULL, K, out, err);
     if (status == TV_OK) m->bytes += ((uint64_t)N * (uint64_t)K + (bias_copy ? (uint64_t)N : 0)) * sizeof(tv_bf16);
-    free(bias_copy);
+    free(bias_copy), free(quantized);
     return status;
 }
 
@@ -438,7 +450,7 @@ static tv_status load_experts(tv_model *m, source *s, const layer_source *w, tv_
     const int D = c->d_model, F = c->d_ff_expert;
     layer->expert_gate_up = tv_xcalloc((size_t)c->n_experts, sizeof *layer->expert_gate_up);
     layer->expert_down = tv_xcalloc((size_t)c->n_experts, sizeof *layer->expert_down);
-    TV_TRY(load_matrix(m, s, 1, (part[]){{w->router, 0, c->n_experts, NULL}}, D, &layer->router, err));
+    TV_TRY(load_matrix(m, s, TV_WEIGHTS_BF16, 1, (part[]){{w->router, 0, c->n_experts, NULL}}, D, &layer->router, err));
     for (size_t e = 0; e < (size_t)c->n_experts; e++) {
         part gate_up[2], down;
         if (w->experts) {
@@ -450,8 +462,8 @@ static tv_status load_experts(tv_model *m, source *s, const layer_source *w, tv_
             gate_up[1] = (part){w->fused_gate_up, (2 * e + 1) * (size_t)F, F, NULL};
             down = (part){w->fused_down, e * (size_t)D, D, NULL};
         }
-        TV_TRY(load_matrix(m, s, 2, gate_up, D, &layer->expert_gate_up[e], err));
-        TV_TRY(load_matrix(m, s, 1, &down, F, &layer->expert_down[e], err));
+        TV_TRY(load_matrix(m, s, m->weight_dtype, 2, gate_up, D, &layer->expert_gate_up[e], err));
+        TV_TRY(load_matrix(m, s, m->weight_dtype, 1, &down, F, &layer->expert_down[e], err));
     }
     return TV_OK;
 }
@@ -465,11 +477,12 @@ static tv_status load_layer(tv_model *m, source *s, const layer_source *w, int l
     if (w->q_norm) TV_TRY(load_vector(m, s, w->q_norm, (size_t)HS, layer->q_norm, err));
     if (w->k_norm) TV_TRY(load_vector(m, s, w->k_norm, (size_t)HS, layer->k_norm, err));
     const part qkv[3] = {{w->q, 0, Q, w->q_bias}, {w->k, 0, KV, w->k_bias}, {w->v, 0, KV, w->v_bias}};
-    TV_TRY(load_matrix(m, s, 3, qkv, D, &layer->qkv, err));
-    TV_TRY(load_matrix(m, s, 1, (part[]){{w->o, 0, D, w->o_bias}}, Q, &layer->o, err));
+    TV_TRY(load_matrix(m, s, m->weight_dtype, 3, qkv, D, &layer->qkv, err));
+    TV_TRY(load_matrix(m, s, m->weight_dtype, 1, (part[]){{w->o, 0, D, w->o_bias}}, Q, &layer->o, err));
     if (c->layer_sparse[l]) return load_experts(m, s, w, layer, err);
-    TV_TRY(load_matrix(m, s, 2, (part[]){{w->gate, 0, F, NULL}, {w->up, 0, F, NULL}}, D, &layer->gate_up, err));
-    return load_matrix(m, s, 1, (part[]){{w->down, 0, D, NULL}}, F, &layer->down, err);
+    TV_TRY(load_matrix(m, s, m->weight_dtype, 2, (part[]){{w->gate, 0, F, NULL}, {w->up, 0, F, NULL}}, D,
+                       &layer->gate_up, err));
+    return load_matrix(m, s, m->weight_dtype, 1, (part[]){{w->down, 0, D, NULL}}, F, &layer->down, err);
 }
 
 /* Places everything that is not a packed matrix behind base, each at 64 bytes; returns the bytes taken. Run with base 0
@@ -555,18 +568,18 @@ static tv_status load(tv_model *m, source *s, layer_source *layers, tv_err *err)
     TV_TRY(load_vector(m, s, embed, (size_t)V * (size_t)D, m->embed, err));
     for (int l = 0; l < c->n_layers; l++) TV_TRY(load_layer(m, s, &layers[l], l, err));
     TV_TRY(load_vector(m, s, norm, (size_t)D, m->norm, err));
-    TV_TRY(load_matrix(m, s, 1, (part[]){{head, 0, V, NULL}}, D, &m->lm_head, err));
+    TV_TRY(load_matrix(m, s, TV_WEIGHTS_BF16, 1, (part[]){{head, 0, V, NULL}}, D, &m->lm_head, err));
     m->hash = hash_all(s);
     return m->ops->sync(m->dev, err); /* the mappings go away */
 }
 
-tv_status tv_model_load(const char *dir, const tv_ops *ops, tv_dev *dev, const tv_progress *progress, tv_model **out,
-                        tv_err *err) {
+tv_status tv_model_load(const char *dir, const tv_ops *ops, tv_dev *dev, tv_weight_dtype dtype,
+                        const tv_progress *progress, tv_model **out, tv_err *err) {
     *out = NULL;
     tv_model *m = tv_xcalloc(1, sizeof *m);
     source s = {.progress = progress};
     layer_source *layers = NULL;
-    m->ops = ops, m->dev = dev;
+    m->ops = ops, m->dev = dev, m->weight_dtype = dtype;
     m->dir = tv_xstrdup(dir);
     m->owner = tv_xcalloc(1, sizeof(owner));
     tv_status status = tv_config_load(dir, &m->config, err);

@@ -29,7 +29,7 @@ enum { N_NAMES = 3, FIXED_TILE = 64, FIXED_SPLIT = 256 };
 static const tv_attn_backend *backend(const char *name, int H, int G, int HS) {
     tv_err err = {0};
     const tv_attn_backend *b = NULL;
-    tv_attn_limits limits = {"cpu", H, G, HS, 64, 4096};
+    tv_attn_limits limits = {.device = "cpu", .H = H, .G = G, .HS = HS, .max_batch = 64, .max_keys = 4096};
     if (!CHECK_OK(tv_attn_choose(&limits, name, &b, &err), &err)) exit(1);
     return b;
 }
@@ -81,7 +81,7 @@ static tv_bf16 *run(tv_dev *dev, const world *w, const char *name, tv_attn_plan 
         memcpy(q + (size_t)s[i].row * row, w->q + ((size_t)s[i].slot * w->S + s[i].pos) * row,
                (size_t)s[i].n_rows * row * sizeof *q);
     tv_attn_args a = {.q = q,
-                      .kv = {w->k, w->v, w->slots, w->G, w->S, w->HS},
+                      .kv = {.k = w->k, .v = w->v, .slots = w->slots, .G = w->G, .S = w->S, .HS = w->HS},
                       .out = out,
                       .segments = s,
                       .n_segments = n,
@@ -367,7 +367,7 @@ static void test_attention_bits_across_machines(void) {
 static void test_attention_choose(void) {
     tv_err err = {0};
     const tv_attn_backend *b = NULL;
-    tv_attn_limits limits = {"cpu", 16, 8, 128, 32, 512};
+    tv_attn_limits limits = {.device = "cpu", .H = 16, .G = 8, .HS = 128, .max_batch = 32, .max_keys = 512};
     CHECK_OK(tv_attn_choose(&limits, "auto", &b, &err), &err);
     CHECK_STR(b->name, "flash");
     for (int i = 0; i < N_NAMES; i++) {
@@ -400,7 +400,7 @@ static void test_attention_refuses(void) {
     tv_bf16 q[2 * 12] = {0}, k[2 * 12] = {0}, v[2 * 12] = {0}, out[2 * 12];
     tv_segment s = {0, 0, 1, 0};
     const tv_attn_args good = {.q = q,
-                               .kv = {k, v, 1, 1, 2, 8},
+                               .kv = {.k = k, .v = v, .slots = 1, .G = 1, .S = 2, .HS = 8},
                                .out = out,
                                .segments = &s,
                                .n_segments = 1,

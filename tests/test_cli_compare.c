@@ -242,6 +242,59 @@ static void stops_early(void) {
     CHECK(tv_path_exists(cli_path("s/a-on-a.pass-0002.safetensors")));
 }
 
+/* Memory that a dry run announces. */
+static double announced(const char *option) {
+    cli_result r = cli_run(NULL, "tvgpu compare m --prompts p.jsonl -q -N 200 -n 100 --dry-run --json %s", option);
+    cJSON *json = NULL;
+    tv_err err = {0};
+    CHECK_OK(tv_json_parse(r.out, r.out_size, "stdout", &json, &err), &err);
+    double bytes = cli_number(json, "memory_bytes");
+    cJSON_Delete(json);
+    cli_free(&r);
+    return bytes;
+}
+
+/* Precisions and limits of one side: the report names the field, another value is another run, a smaller cache is
+ * announced, and what preemption does again is said. */
+static void switches(void) {
+    cli_tiny_model();
+    static const char *const options[][2] = {
+        {"--kv-dtype-b fp8", "One field differs, so it is the cause: kv_dtype is bf16 on side a and fp8 on side b"},
+        {"--kv-dtype-b int8", "One field differs, so it is the cause: kv_dtype is bf16 on side a and int8 on side b"},
+        {"--weight-dtype-b int8", "One field differs, so it is the cause: weight_dtype is bf16 on side a and int8 on"},
+        {"--weight-dtype-a int4", "One field differs, so it is the cause: weight_dtype is int4 on side a and bf16 on"}};
+    for (int i = 0; i < 4; i++) {
+        cli_result r = cli_run(NULL, "tvgpu " SMALL "-R 2 -o r%d %s", i, options[i][0]);
+        char *one_line = tv_xstrdup(r.out);
+        size_t to = 0;
+        for (size_t from = 0; one_line[from]; from++) /* as if the text were not wrapped */
+            if (!(strchr(" \n", one_line[from]) && to && one_line[to - 1] == ' '))
+                one_line[to++] = one_line[from] == '\n' ? ' ' : one_line[from];
+        one_line[to] = 0;
+        CHECK_INT(r.code, 0);
+        if (!CHECK(strstr(one_line, options[i][1]) != NULL)) printf("    %s\n", r.out);
+        free(one_line);
+        cli_free(&r);
+    }
+    CLI(2, "b.kv_dtype is \"fp8\" in that run and \"int8\" in this command",
+        "tvgpu " SMALL "-R 2 -o r0 --kv-dtype-b int8");
+    CLI(2, "--kv-tokens 3: one sequence alone declares", "tvgpu " SMALL "-R 2 -o none --kv-tokens-b 3");
+    CHECK_INT(cli_entries("none"), -1);
+    CLI(0, " preemptions; ",
+        "tvgpu compare m --prompts p.jsonl -N 6 -n 20 -R 2 -o grow --kv-tokens-b 40 --admission-b grow");
+    cJSON *r = cli_json("grow/run.json");
+    CHECK(cli_number(r, "b.kv_tokens") == 40 && cli_number(r, "a.kv_tokens") == 0);
+    CHECK_STR(cJSON_GetStringValue(cli_at(r, "b.admission")), "grow");
+    CHECK_STR(cJSON_GetStringValue(cli_at(r, "b.prefill")), "mixed");
+    cJSON_Delete(r);
+    CLI(0, NULL,
+        "for o in '--logits f32' '--kv-dtype fp8' '--kv-dtype int8' '--weight-dtype int8' '--weight-dtype int4'; do "
+        "tvgpu logits m --logits f32 $o --tokens '1 2 3 4' -o x && cksum <x; done | sort -u | wc -l | grep -q 5");
+    double plain = announced(""), fp8 = announced("--kv-dtype fp8"), one_side = announced("--kv-dtype-b int8");
+    CHECK(fp8 < one_side && one_side < plain);
+    CHECK(announced("--weight-dtype-b int8") > plain); /* a second copy of the weights, as wide as the first */
+}
+
 /* --target-error: blocks and passes are added until the interval is as tight as asked; the same command, and a tighter
  * one, go on from there; estimate reads all blocks; a budget that does not reach ends with 4 and the reason. */
 static void target_error(void) {
@@ -289,5 +342,6 @@ static const tv_test tests[] = {
     {"dry_run", dry_run},
     {"two_models", two_models},
     {"stops_early", stops_early},
+    {"switches", switches},
 };
 TV_TEST_MAIN(tests)

@@ -67,6 +67,10 @@ static void test_serving_ranges(void) {
     CHECK_FAILS(check(WITH(eos = (tv_eos_mode)7), &err), TV_EARG, &err, "end-of-sequence");
     CHECK_FAILS(check(WITH(plan_units = 0), &err), TV_EARG, &err, "--plan-units 0");
     CHECK_FAILS(check(WITH(prefill_chunk = -5), &err), TV_EARG, &err, "--prefill-chunk -5");
+    CHECK_FAILS(check(WITH(prefill = (tv_prefill_steps)2), &err), TV_EARG, &err, "--prefill 2");
+    CHECK_FAILS(check(WITH(kv_dtype = (tv_kv_dtype)3), &err), TV_EARG, &err, "--kv-dtype 3");
+    CHECK_FAILS(check(WITH(kv_tokens = -1), &err), TV_EARG, &err, "--kv-tokens -1");
+    CHECK_FAILS(check(WITH(admission = (tv_admission)2), &err), TV_EARG, &err, "--admission 2");
     CHECK_FAILS(check(WITH(top_k = 0), &err), TV_EARG, &err, "--top-k 0");
     CHECK_FAILS(check(WITH(top_k = 129), &err), TV_EARG, &err, "--top-k 129");
     CHECK_FAILS(check(WITH(store_k = 0), &err), TV_EARG, &err, "--store-k 0");
@@ -112,6 +116,11 @@ static void test_memory(void) {
     CHECK_FAILS(open_session(&serving, 0, 100, &err), TV_EARG, &err, "-N 0");
     CHECK_FAILS(open_session(&serving, 1, 0, &err), TV_EARG, &err, "at least one");
     CHECK_FAILS(open_session(&serving, 1, 4097, &err), TV_EARG, &err, "the model ends at 4096");
+    serving.kv_tokens = 99; /* one sequence must fit, or it would never run */
+    CHECK_FAILS(open_session(&serving, 4, 100, &err), TV_EARG, &err, "--kv-tokens 99: one sequence alone declares 100");
+    serving.kv_tokens = 100;
+    CHECK_OK(open_session(&serving, 4, 100, &err), &err);
+    serving.kv_tokens = 0;
     CHECK_FAILS(open_session(&serving, 1000000, 4096, &err), TV_ENOMEM, &err, "GiB");
     CHECK_FAILS(open_session(&serving, INT64_MAX / 2, 4096, &err), TV_ENOMEM, &err, "--batch ");
     tv_status status = open_session(&serving, 1000000, 4096, &err);

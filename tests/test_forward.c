@@ -70,7 +70,7 @@ static int rig_open(rig *r, const char *dir, int threads, const char *isa, int s
         exit(77);
     }
     if (r->ops->open(&options, &r->dev, &err) != TV_OK) return 0;
-    must(tv_model_load(dir, r->ops, r->dev, NULL, &r->model, &err), &err);
+    must(tv_model_load(dir, r->ops, r->dev, TV_WEIGHTS_BF16, NULL, &r->model, &err), &err);
     must(tv_workspace_open(r->model, max_rows, max_rows, &r->ws, &err), &err);
     const tv_config *c = &r->model->config;
     r->kv = tv_xcalloc((size_t)c->n_layers, sizeof *r->kv);
@@ -103,7 +103,12 @@ static const tv_attn_backend *backend(const rig *r, const char *name) {
     tv_err err = {0};
     const tv_attn_backend *b;
     const tv_config *c = &r->model->config;
-    tv_attn_limits limits = {r->ops->name, c->n_heads, c->n_kv_heads, c->head_size, r->slots, r->S};
+    tv_attn_limits limits = {.device = r->ops->name,
+                             .H = c->n_heads,
+                             .G = c->n_kv_heads,
+                             .HS = c->head_size,
+                             .max_batch = r->slots,
+                             .max_keys = r->S};
     must(tv_attn_choose(&limits, name, &b, &err), &err);
     return b;
 }

@@ -237,7 +237,7 @@ static void test_ops_rope(void) {
                               cos_table,
                               sin_table,
                               q,
-                              {ck, cv, SLOTS, G, S, HS},
+                              {.k = ck, .v = cv, .slots = SLOTS, .G = G, .S = S, .HS = HS},
                               segments,
                               N,
                               M,
@@ -291,6 +291,35 @@ static void test_ops_rope(void) {
         }
         free(first_q), free(sin_table), free(cos_table), free(k_weight), free(q_weight), free(qkv);
     }
+    close_all(&d);
+}
+
+/* N08: numbers below 2^-126 are numbers: sums, products and what they round to keep them, on every thread. */
+static void test_ops_denormals(void) {
+    enum { ROWS = 4096, D = 64 };
+    devices d = open_all();
+    tv_err err = {0};
+    size_t size = (size_t)ROWS * D * sizeof(tv_bf16);
+    tv_bf16 *x = malloc(size), *delta = malloc(size), *out = malloc(size), *gate_up = malloc(2 * size), weight[D];
+    for (int j = 0; j < D; j++) weight[j] = tv_bf16_from_f32(1);
+    for (int i = 0; i < ROWS * D; i++) {
+        delta[i] = 3;
+        gate_up[i / D * 2 * D + i % D] = tv_bf16_from_f32(40); /* silu(40) = 40 */
+        gate_up[i / D * 2 * D + D + i % D] = 1;
+    }
+    for (int k = 0; k < d.n; k++) {
+        int wrong = 0;
+        for (int i = 0; i < ROWS * D; i++) x[i] = 33;
+        tv_rmsnorm_args norm = {x, delta, weight, NULL, out, ROWS, D, 1e-6f};
+        CHECK_OK(tv_ops_cpu.rmsnorm(d.dev[k], &norm, &err), &err);
+        for (int i = 0; i < ROWS * D; i++) wrong += x[i] != 36 || !(value(out[i]) > 0);
+        CHECK_INT(wrong, 0);
+        tv_swiglu_args swiglu = {gate_up, out, ROWS, D};
+        CHECK_OK(tv_ops_cpu.swiglu(d.dev[k], &swiglu, &err), &err);
+        for (int i = 0; i < ROWS * D; i++) wrong += out[i] != 40;
+        CHECK_INT(wrong, 0);
+    }
+    free(x), free(delta), free(out), free(gate_up);
     close_all(&d);
 }
 
@@ -626,7 +655,9 @@ static void test_ops_bits_across_machines(void) {
         tv_rmsnorm_args norm = {x, NULL, weight, NULL, out, M, D, 1e-6f};
         CHECK_OK(tv_ops_cpu.rmsnorm(d.dev[i], &norm, &err), &err);
         hash[0] = hash_bytes(hash[0], out, sizeof out);
-        tv_rope_args rope = {x, weight, weight, x + D, x + 5 * D, out, {k, v, 1, G, 8, D}, &s, 1, M, H, 5, 1e-6f};
+        tv_rope_args rope = {
+            x,  weight, weight, x + D, x + 5 * D, out,  {.k = k, .v = v, .slots = 1, .G = G, .S = 8, .HS = D},
+            &s, 1,      M,      H,     5,         1e-6f};
         CHECK_OK(tv_ops_cpu.rope(d.dev[i], &rope, &err), &err);
         hash[1] = hash_bytes(hash_bytes(hash_bytes(hash[1], out, sizeof out), k, sizeof k), v, sizeof v);
         tv_swiglu_args swiglu = {x, out, M, D};
@@ -649,6 +680,7 @@ static const tv_test tests[] = {
     {"ops_embed", test_ops_embed},
     {"ops_rmsnorm", test_ops_rmsnorm},
     {"ops_rope", test_ops_rope},
+    {"ops_denormals", test_ops_denormals},
     {"ops_swiglu", test_ops_swiglu},
     {"ops_logprobs", test_ops_logprobs},
     {"ops_logprobs_large", test_ops_logprobs_large},

@@ -37,7 +37,7 @@ static void test_segments(void) {
     tv_err err = {0};
     const tv_segment good[] = {{0, 0, 3, 5}, {1, 3, 1, 0}};
     const tv_attn_args attention = {.q = some,
-                                    .kv = {some, some, 2, 2, 8, 4},
+                                    .kv = {.k = some, .v = some, .slots = 2, .G = 2, .S = 8, .HS = 4},
                                     .out = some,
                                     .segments = good,
                                     .n_segments = 2,

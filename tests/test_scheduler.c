@@ -36,7 +36,11 @@ typedef struct {
     int64_t first[MAX_N]; /* step in which a trajectory first ran */
     int64_t last[MAX_N];
     int32_t slot[MAX_N];
-    uint64_t hash; /* of every entry */
+    int restarts[MAX_N];        /* how often a trajectory began again */
+    int64_t preemptions, again; /* again: entries whose token had been produced before */
+    int64_t most_held; /* cache tokens of a step's trajectories: reserve: prompt + n each; grow: rows in the cache */
+    int mixed;         /* steps with decode rows beside prompt rows */
+    uint64_t hash;     /* of every entry */
 } pass_log;
 
 /* Runs the pass, ending trajectory i early behind token stop[i] (NULL: none), and checks what must hold in any of them.
@@ -51,8 +55,8 @@ static pass_log run(const tv_sched_options *o, const int32_t *stop) {
     const tv_sched_entry *e;
     int n;
     while ((n = tv_sched_step(s, &e)) > 0) {
-        int64_t rows = 0;
-        int real = 0;
+        int64_t rows = 0, held = 0;
+        int real = 0, in_prompt = 0, behind = 0;
         CHECK(n <= o->slots);
         for (int i = 0; i < n; i++) {
             CHECK(e[i].n_rows >= 1 && e[i].slot >= 0 && e[i].slot < o->slots);
@@ -61,6 +65,11 @@ static pass_log run(const tv_sched_options *o, const int32_t *stop) {
             uint64_t word[5] = {(uint64_t)e[i].seq, (uint64_t)e[i].slot, (uint64_t)e[i].pos, (uint64_t)e[i].n_rows,
                                 (uint64_t)tv_sched_now(s)};
             for (int w = 0; w < 5; w++) log.hash = (log.hash ^ word[w]) * 0x9E3779B97F4A7C15u;
+            int like = (int)(e[i].seq < 0 ? (-1 - e[i].seq) % o->N : e[i].seq);
+            if (e[i].pos < o->prompt_len[like])
+                in_prompt = 1;
+            else
+                behind = 1;
             if (e[i].seq < 0) {
                 log.padding_rows += e[i].n_rows;
                 continue;
@@ -69,6 +78,11 @@ static pass_log run(const tv_sched_options *o, const int32_t *stop) {
             int64_t q = e[i].seq;
             CHECK(q < o->N);
             if (log.first[q] < 0) log.first[q] = tv_sched_now(s), log.slot[q] = e[i].slot;
+            if (e[i].pos == 0 && pos[q] > 0) { /* it lost its slot: from the prompt on again */
+                CHECK(o->kv_tokens && o->admission == TV_ADMISSION_GROW);
+                log.restarts[q]++;
+                pos[q] = 0, log.slot[q] = e[i].slot;
+            }
             CHECK_INT(e[i].slot, log.slot[q]);
             CHECK_INT(e[i].pos, pos[q]);
             pos[q] += e[i].n_rows;
@@ -77,15 +91,22 @@ static pass_log run(const tv_sched_options *o, const int32_t *stop) {
             if (pos[q] < o->prompt_len[q]) {
                 CHECK_INT(e[i].t, -1);
             } else {
-                CHECK_INT(e[i].t, next_t[q]);
                 CHECK_INT(e[i].t, pos[q] - o->prompt_len[q]);
-                next_t[q]++;
+                CHECK_INT(e[i].again, e[i].t < next_t[q]);
+                CHECK(e[i].t <= next_t[q]);
+                log.again += e[i].again;
+                next_t[q] += !e[i].again;
                 if (stop && e[i].t == stop[q]) tv_sched_finish(s, q);
             }
+            held += o->admission == TV_ADMISSION_GROW ? pos[q] : o->prompt_len[q] + o->n;
             log.last[q] = tv_sched_now(s);
         }
-        CHECK(real > 0);
+        CHECK(real > 0 || (o->pad && o->prefill == TV_PREFILL_ALONE)); /* padding has prompts, too */
         CHECK(rows <= o->max_rows);
+        if (o->kv_tokens) CHECK(held <= o->kv_tokens);
+        if (held > log.most_held) log.most_held = held;
+        if (o->prefill == TV_PREFILL_ALONE) CHECK(!(in_prompt && behind));
+        log.mixed += in_prompt && behind;
         log.steps++, log.rows += rows;
         if (rows > log.most_rows) log.most_rows = rows;
         if (n > log.most) log.most = n;
@@ -96,6 +117,7 @@ static pass_log run(const tv_sched_options *o, const int32_t *stop) {
         if (stop && stop[i] < want) want = stop[i] + 1;
         CHECK_INT(next_t[i], want);
     }
+    log.preemptions = tv_sched_preemptions(s);
     tv_sched_close(s);
     return log;
 }
@@ -200,6 +222,76 @@ static void test_padding(void) {
     CHECK(tv_sched_padding(7, 2, 0, 1 << 30) != tv_sched_padding(7, 2, 1, 1 << 30));
 }
 
+/* A limit on cache tokens that reserves: as many run as declare no more, in order, and a limit that all fit changes
+ * nothing. */
+static void test_reserve(void) {
+    job *j = job_new(8, 6, 4);
+    uint64_t plain = run(&j->o, NULL).hash;
+    j->o.kv_tokens = 8 * 10;
+    CHECK(run(&j->o, NULL).hash == plain);
+    j->o.kv_tokens = 8 * 10 - 1;
+    CHECK_INT(run(&j->o, NULL).most, 7);
+    j->o.kv_tokens = 35;
+    pass_log l = run(&j->o, NULL);
+    CHECK_INT(l.most, 3);
+    CHECK_INT(l.most_held, 30);
+    CHECK_INT(l.preemptions, 0);
+    CHECK_INT(l.steps, 18);
+    for (int i = 0; i < 8; i++) CHECK_INT(l.first[i], i / 3 * 6);
+    j->length[0] = 2; /* declared is what is asked for, not where it will end */
+    l = run(&j->o, NULL);
+    CHECK_INT(l.first[3], 2);
+    CHECK_INT(l.most, 3);
+    j->o.kv_tokens = 10;
+    CHECK_INT(run(&j->o, NULL).most, 1);
+}
+
+/* A limit that grows with what runs: more run at first than reserve lets in, the youngest give way and come back in
+ * order, the eldest never does, and nothing is admitted past those that wait. */
+static void test_grow(void) {
+    job *j = job_new(8, 12, 4);
+    uint64_t plain = run(&j->o, NULL).hash;
+    j->o.admission = TV_ADMISSION_GROW, j->o.kv_tokens = 8 * 16;
+    CHECK(run(&j->o, NULL).hash == plain);
+    j->o.kv_tokens = 40;
+    pass_log l = run(&j->o, NULL);
+    CHECK_INT(l.most, 8); /* eight prompts of four, and a token each, fit: 40 */
+    CHECK(l.preemptions > 3 && l.again > 0);
+    CHECK(l.most_held > 36 && l.most_held <= 40);
+    CHECK_INT(l.restarts[0], 0);
+    CHECK_INT(l.restarts[1], 0); /* two sequences of 16 always fit */
+    CHECK(l.restarts[7] > 0);
+    int64_t restarts = 0;
+    for (int i = 0; i < 8; i++) {
+        restarts += l.restarts[i];
+        CHECK(i == 0 || l.last[i] >= l.last[i - 1]);
+    }
+    CHECK_INT(restarts, l.preemptions);
+    CHECK_INT(l.rows, 8 * (4 + 11) + l.again + l.preemptions * 3); /* what is done again: prompts, and a row a token */
+    j->o.kv_tokens = 16;                                           /* one at its full length */
+    l = run(&j->o, NULL);
+    CHECK_INT(l.last[7], l.steps - 1);
+    j->o.slots = 2, j->o.pad = 1; /* padding takes no tokens and makes room */
+    l = run(&j->o, NULL);
+    CHECK_INT(l.least, 2);
+}
+
+/* Prompts alone: a step has prompt rows or decode rows, never both. */
+static void test_prefill_alone(void) {
+    job *j = job_new(6, 6, 9);
+    j->o.slots = 3, j->o.prefill_chunk = 4, j->length[0] = 3;
+    CHECK(run(&j->o, NULL).mixed > 0);
+    int64_t rows = run(&j->o, NULL).rows;
+    j->o.prefill = TV_PREFILL_ALONE;
+    pass_log l = run(&j->o, NULL);
+    CHECK_INT(l.mixed, 0);
+    CHECK_INT(l.rows, rows);
+    j = job_new(8, 10, 5); /* nothing to change where all start together */
+    uint64_t plain = run(&j->o, NULL).hash;
+    j->o.prefill = TV_PREFILL_ALONE;
+    CHECK(run(&j->o, NULL).hash == plain);
+}
+
 /* Staggered requests: the running batch grows and shrinks. */
 static void test_staggered(void) {
     job *j = job_new(40, 30, 4);
@@ -299,6 +391,9 @@ static void test_random_jobs(void) {
         j->o.prefill_chunk = (int)(tv_rng_next(&rng) % 9);
         j->o.pass = (int64_t)(tv_rng_next(&rng) % 5) - 1;
         if (tv_rng_next(&rng) % 2) j->o.max_rows = j->o.slots + longest;
+        if (tv_rng_next(&rng) % 2) j->o.kv_tokens = longest + j->o.n + (int64_t)(tv_rng_next(&rng) % 60);
+        j->o.admission = tv_rng_next(&rng) % 2 ? TV_ADMISSION_GROW : TV_ADMISSION_RESERVE;
+        j->o.prefill = tv_rng_next(&rng) % 2 ? TV_PREFILL_ALONE : TV_PREFILL_MIXED;
         run(&j->o, tv_rng_next(&rng) % 2 ? stop : NULL);
     }
 }
@@ -310,6 +405,9 @@ static const tv_test tests[] = {
     {"chunks", test_chunks},
     {"row_limit", test_row_limit},
     {"padding", test_padding},
+    {"reserve", test_reserve},
+    {"grow", test_grow},
+    {"prefill_alone", test_prefill_alone},
     {"staggered", test_staggered},
     {"draws", test_draws},
     {"draws_follow_identity", test_draws_follow_identity},

@@ -1,5 +1,6 @@
 /* Checkpoint loading: every tensor bound by name, with what public readers got wrong refused. A recording device keeps
  * each packed matrix as plain rows, so that the bytes that reach a device can be compared. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,7 +89,7 @@ static const char *sub(const char *name) {
 }
 
 static tv_status load(const char *dir, tv_dev *dev, tv_model **m, tv_err *err) {
-    return tv_model_load(dir, &recorder, dev, NULL, m, err);
+    return tv_model_load(dir, &recorder, dev, TV_WEIGHTS_BF16, NULL, m, err);
 }
 
 /* Writes c to a folder of its own and loads it. */
@@ -536,7 +537,8 @@ static void test_progress_and_hash(void) {
     uint64_t seen[3] = {0};
     tiny_checkpoint *c = tiny(TV_QWEN3_MOE);
     tiny_write(c, sub("a"));
-    CHECK_OK(tv_model_load(sub("a"), &recorder, &dev, &(tv_progress){note_progress, seen}, &a, &err), &err);
+    CHECK_OK(tv_model_load(sub("a"), &recorder, &dev, TV_WEIGHTS_BF16, &(tv_progress){note_progress, seen}, &a, &err),
+             &err);
     CHECK(seen[0] == seen[1] && seen[2] == c->n);
     tiny_tensor *t = tiny_find(c, "model.layers.1.mlp.experts.3.down_proj.weight");
     t->data[t->bytes - 1] ^= 0x80; /* one sign */
@@ -609,6 +611,103 @@ static void test_spellings(void) {
     CHECK_INT(dev.live, 0);
 }
 
+/* What rounding to integers does to rows of K = 300 (two whole groups of 128 and a part): every element lies on its
+ * group's grid within half a step (a scale of 8 bits moves the ends by a little more), large rows do not touch small
+ * ones, zeros stay, bf16 is the identity, and bytes may be misaligned. */
+static void test_quantized_rows(void) {
+    enum { ROWS = 6, K = 300 };
+    static unsigned char raw[ROWS * K * 2 + 1];
+    tv_bf16 rows[ROWS * K], out[ROWS * K];
+    tv_rng rng = {4};
+    for (int i = 0; i < ROWS * K; i++) rows[i] = tv_bf16_from_f32((float)ldexp(tv_rng_normal(&rng), 3 * (i / K) - 6));
+    memset(rows + 2 * K, 0, K * sizeof *rows);
+    rows[5 * K + 7] = tv_bf16_from_f32(-3e4f);
+    memcpy(raw + 1, rows, sizeof rows);
+    tv_weights_quantize(TV_WEIGHTS_BF16, raw + 1, ROWS, K, out);
+    CHECK_BYTES(out, rows, sizeof rows);
+    for (int dtype = TV_WEIGHTS_INT8; dtype <= TV_WEIGHTS_INT4; dtype++) {
+        int group = dtype == TV_WEIGHTS_INT8 ? K : 128, wrong = 0, changed = 0;
+        tv_weights_quantize((tv_weight_dtype)dtype, raw + 1, ROWS, K, out);
+        for (int j = 0; j < ROWS; j++)
+            for (int k = 0; k < K; k += group) {
+                int n = K - k < group ? K - k : group;
+                double largest = 0;
+                for (int i = j * K + k; i < j * K + k + n; i++)
+                    largest = fmax(largest, fabs(tv_f32_from_bf16(rows[i])));
+                double scale = tv_round_bf16((float)(largest / (dtype == TV_WEIGHTS_INT8 ? 127 : 7.5)));
+                for (int i = j * K + k; i < j * K + k + n; i++) {
+                    double got = tv_f32_from_bf16(out[i]), w = tv_f32_from_bf16(rows[i]);
+                    double q = scale > 0 ? nearbyint(got / scale) : 0;
+                    wrong += got != tv_round_bf16((float)(q * scale));
+                    wrong += q < (dtype == TV_WEIGHTS_INT8 ? -127 : -8) || q > (dtype == TV_WEIGHTS_INT8 ? 127 : 7);
+                    wrong += !(fabs(q * scale - w) <= scale * 0.52);
+                    changed += got != w;
+                }
+            }
+        CHECK_INT(wrong, 0);
+        CHECK(changed > 5 * K / 2);
+        CHECK(tv_f32_from_bf16(out[5 * K + 7]) < -2.7e4f);
+    }
+}
+
+static tv_model *load_as(const char *dir, tv_weight_dtype dtype, tv_dev *dev) {
+    tv_err err = {0};
+    tv_model *m = NULL;
+    CHECK_OK(tv_model_load(dir, &recorder, dev, dtype, NULL, &m, &err), &err);
+    return m;
+}
+
+static void rounded_alike(const tv_matrix *got, const tv_matrix *of, tv_weight_dtype dtype) {
+    size_t n = (size_t)of->N * (size_t)of->K;
+    tv_bf16 *want = malloc(n * sizeof *want);
+    tv_weights_quantize(dtype, of->data, of->N, of->K, want);
+    CHECK_BYTES(got->data, want, n * sizeof *want);
+    CHECK(dtype == TV_WEIGHTS_BF16 || memcmp(want, of->data, n * sizeof *want));
+    if (of->bias) CHECK_BYTES(got->bias, of->bias, (size_t)of->N * 2);
+    free(want);
+}
+
+/* The layers' matrices are rounded, row by row whatever they are fused with; router, lm_head, embedding, norms and
+ * biases are not, and the hash stays the file's. */
+static void test_quantized_at_load(void) {
+    tv_dev dev = {0};
+    for (int family = TV_QWEN2; family <= TV_QWEN3_MOE; family++) {
+        tiny_checkpoint *c = tiny((tv_family)family);
+        if (family == TV_QWEN3_MOE) tiny_fuse_experts(c);
+        tiny_write(c, sub("quantized"));
+        tv_model *m = load_as(sub("quantized"), TV_WEIGHTS_BF16, &dev);
+        for (int dtype = TV_WEIGHTS_INT8; m && dtype <= TV_WEIGHTS_INT4; dtype++) {
+            tv_weight_dtype t = (tv_weight_dtype)dtype;
+            tv_model *q = load_as(sub("quantized"), t, &dev);
+            if (!q) break;
+            CHECK_INT(q->weight_dtype, t);
+            CHECK(q->hash == m->hash && q->bytes == m->bytes);
+            for (int l = 0; l < 2; l++) {
+                rounded_alike(&q->layers[l].qkv, &m->layers[l].qkv, t);
+                rounded_alike(&q->layers[l].o, &m->layers[l].o, t);
+                CHECK_BYTES(q->layers[l].input_norm, m->layers[l].input_norm, 64 * 2);
+                if (family != TV_QWEN3_MOE) {
+                    rounded_alike(&q->layers[l].gate_up, &m->layers[l].gate_up, t);
+                    rounded_alike(&q->layers[l].down, &m->layers[l].down, t);
+                    continue;
+                }
+                rounded_alike(&q->layers[l].router, &m->layers[l].router, TV_WEIGHTS_BF16);
+                for (int e = 0; e < 4; e++) {
+                    rounded_alike(&q->layers[l].expert_gate_up[e], &m->layers[l].expert_gate_up[e], t);
+                    rounded_alike(&q->layers[l].expert_down[e], &m->layers[l].expert_down[e], t);
+                }
+            }
+            rounded_alike(&q->lm_head, &m->lm_head, TV_WEIGHTS_BF16);
+            CHECK_BYTES(q->embed, m->embed, 128 * 64 * 2);
+            CHECK_BYTES(q->norm, m->norm, 64 * 2);
+            tv_model_free(q);
+        }
+        if (m) tv_model_free(m);
+        tiny_free(c);
+    }
+    CHECK_INT(dev.live, 0);
+}
+
 static const tv_test tests[] = {
     {"binding", test_binding},
     {"shapes_are_checked", test_shapes_are_checked},
@@ -623,5 +722,7 @@ static const tv_test tests[] = {
     {"progress_and_hash", test_progress_and_hash},
     {"out_of_memory", test_out_of_memory},
     {"no_weights", test_no_weights},
+    {"quantized_rows", test_quantized_rows},
+    {"quantized_at_load", test_quantized_at_load},
 };
 TV_TEST_MAIN(tests)

@@ -13,12 +13,19 @@ enum {
     CPU_ATTN_KEYS = 64 /* keys that a unit passes all its rows over before it goes on: they stay in the L1 cache */
 };
 
+/* Stores x [HS] bf16 as the cache row of (slot, g, pos) in a cache whose elements are bytes: scale = the row's largest
+ * magnitude / the dtype's largest value. A row that is not finite gets a NaN for scale, so that it reads as NaN. */
+void cpu_kv_quantize(const tv_kv_layer *kv, void *cache, float *scales, int slot, int g, int pos, const tv_bf16 *x);
+/* The first n positions of (slot, g) as [n,HS] bf16: each element round(value * scale). */
+void cpu_kv_dequantize(const tv_kv_layer *kv, const void *cache, const float *scales, int slot, int g, int n,
+                       tv_bf16 *out);
+
 /* Some positions of one segment with all query heads of one kv head, so that its keys and values are read once. Rows
  * are ordered by position, then head. */
 typedef struct {
     const tv_attn_args *a;
     const cpu_ops_isa *ops;
-    const tv_bf16 *k, *v; /* [S,HS] bf16 of this slot and kv head */
+    const tv_bf16 *k, *v; /* [longest,HS] bf16 of this slot and kv head: the cache's rows, or what they dequantize to */
     int rows, HS;
     const int *n_keys; /* [rows] keys that each row sees, ascending */
     int *tile_keys;    /* [rows] for the backend's use */

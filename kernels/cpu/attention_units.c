@@ -17,13 +17,22 @@ static int64_t segment_units(const tv_segment *s, int positions, int G) {
     return (int64_t)((s->n_rows + positions - 1) / positions) * G;
 }
 
-static void fill_unit(cpu_attn_unit *u, float *q, int *n_keys, const tv_segment *s, int64_t number, int positions) {
+/* read: room for [2,S,HS] bf16 where the cache holds bytes. */
+static void fill_unit(cpu_attn_unit *u, float *q, int *n_keys, tv_bf16 *read, const tv_segment *s, int64_t number,
+                      int positions) {
     const tv_attn_args *a = u->a;
     const int G = a->kv.G, HS = a->kv.HS, heads = a->H / G, g = (int)(number % G);
     int first = (int)(number / G) * positions, n = s->n_rows - first < positions ? s->n_rows - first : positions;
-    size_t cache = ((size_t)s->slot * G + g) * a->kv.S * HS;
-    u->k = a->kv.k + cache;
-    u->v = a->kv.v + cache;
+    if (a->kv.dtype == TV_BF16) {
+        size_t cache = ((size_t)s->slot * G + g) * a->kv.S * HS;
+        u->k = a->kv.k + cache, u->v = a->kv.v + cache;
+    } else {
+        int n_read = s->pos + first + n;
+        tv_bf16 *read_v = read + (size_t)a->kv.S * HS;
+        cpu_kv_dequantize(&a->kv, a->kv.k, a->kv.k_scale, s->slot, g, n_read, read);
+        cpu_kv_dequantize(&a->kv, a->kv.v, a->kv.v_scale, s->slot, g, n_read, read_v);
+        u->k = read, u->v = read_v;
+    }
     u->rows = n * heads;
     for (int j = 0, r = 0; j < n; j++)
         for (int h = 0; h < heads; h++, r++) {
@@ -41,7 +50,7 @@ typedef struct {
     size_t stride;
     int positions;
     char *scratch; /* [threads,worker_bytes]: each worker's cursor, and at these offsets what its units need */
-    size_t out, n_keys, tile_keys, q, own, worker_bytes;
+    size_t out, n_keys, tile_keys, q, read, own, worker_bytes;
 } job;
 
 static void some_units(void *ctx, int worker, int begin, int end) {
@@ -64,7 +73,8 @@ static void some_units(void *ctx, int worker, int begin, int end) {
         for (int64_t n; number >= c->first + (n = segment_units(&a->segments[c->segment], j->positions, a->kv.G));
              c->segment++)
             c->first += n;
-        fill_unit(&u, q, n_keys, &a->segments[c->segment], number - c->first, j->positions);
+        fill_unit(&u, q, n_keys, (tv_bf16 *)(void *)(p + j->read), &a->segments[c->segment], number - c->first,
+                  j->positions);
         j->unit(&u);
     }
 }
@@ -97,7 +107,8 @@ tv_status cpu_attn_run(tv_dev *dev, const tv_attn_args *a, int max_rows, size_t 
     j.n_keys = j.out + round_up((size_t)rows * sizeof(tv_bf16 *), 64);
     j.tile_keys = j.n_keys + round_up((size_t)rows * sizeof(int), 64);
     j.q = j.tile_keys + round_up((size_t)rows * sizeof(int), 64);
-    j.own = j.q + round_up((size_t)rows * HS * sizeof(float), 64);
+    j.read = j.q + round_up((size_t)rows * HS * sizeof(float), 64);
+    j.own = j.read + (a->kv.dtype == TV_BF16 ? 0 : round_up(2 * (size_t)a->kv.S * HS * sizeof(tv_bf16), 64));
     j.worker_bytes = j.own + round_up(floats * sizeof(float), 64);
     void *scratch;
     TV_TRY(cpu_scratch(dev, CPU_SCRATCH_ATTENTION, j.worker_bytes * (size_t)dev->threads, &scratch, err));

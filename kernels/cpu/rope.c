@@ -24,9 +24,17 @@ static void one_row(const cpu_ops_isa *ops, const tv_rope_args *a, const tv_segm
     const tv_bf16 *x = a->qkv + row * (H + 2 * (size_t)G) * HS; /* [H+2G,HS] bf16 */
     for (int h = 0; h < H; h++) one_head(ops, a, x + (size_t)h * HS, a->q_weight, pos, a->q + (row * H + h) * HS);
     for (int g = 0; g < G; g++) {
+        const tv_bf16 *k = x + ((size_t)H + g) * HS, *v = k + (size_t)G * HS;
         size_t at = (((size_t)s->slot * G + g) * a->kv.S + pos) * HS;
-        one_head(ops, a, x + ((size_t)H + g) * HS, a->k_weight, pos, a->kv.k + at);
-        memcpy(a->kv.v + at, x + ((size_t)H + G + g) * HS, (size_t)HS * sizeof *x);
+        if (a->kv.dtype == TV_BF16) {
+            one_head(ops, a, k, a->k_weight, pos, a->kv.k + at);
+            memcpy(a->kv.v + at, v, (size_t)HS * sizeof *v);
+        } else {
+            tv_bf16 turned[CPU_ATTN_MAX_HEAD]; /* [HS] bf16 */
+            one_head(ops, a, k, a->k_weight, pos, turned);
+            cpu_kv_quantize(&a->kv, a->kv.k, a->kv.k_scale, s->slot, g, pos, turned);
+            cpu_kv_quantize(&a->kv, a->kv.v, a->kv.v_scale, s->slot, g, pos, v);
+        }
     }
 }
 

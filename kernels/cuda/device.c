@@ -13,6 +13,7 @@ static int available(char *why, size_t size) { return cuda_rt_cards(why, size) >
 
 static tv_status dev_open(const tv_dev_options *options, tv_dev **out, tv_err *err) {
     tv_dev *dev = tv_xcalloc(1, sizeof *dev);
+    dev->generation = 1;
     tv_status s = cuda_rt_open(options->gpu, &dev->info, err);
     if (s == TV_OK) s = cuda_rt_stream_open(&dev->stream, err);
     if (s == TV_OK && (s = cuda_lt_open(dev, err)) != TV_OK) cuda_rt_stream_close(dev->stream);

@@ -42,7 +42,7 @@ struct tv_dev {
     int n_experts;
     struct cuda_steps *steps; /* steps.c */
     int reach;                /* inside a step that is or may be recorded: keys that launches are sized for; else 0 */
-    uint64_t generation;      /* counts the moves of memory that launches point to: scratch, segments */
+    uint64_t generation;      /* counts the moves of memory that launches point to: scratch, segments; from 1 on */
     uint64_t graph_launches;  /* steps that ran as a graph */
     char description[160];
 };

@@ -27,7 +27,7 @@ typedef struct {
 
 typedef struct {
     identity id;
-    uint64_t generation;  /* dev->generation that it ran under */
+    uint64_t generation;  /* dev->generation that it ran under; 0: it has not */
     uint64_t used;        /* when, counted in steps */
     cuda_rt_graph *graph; /* NULL: ran once */
 } recorded;

@@ -91,7 +91,8 @@ static tv_bf16 *run(tv_dev *dev, const world *w, int backend, tv_attn_plan plan,
 }
 
 static tv_bf16 *run_cpu(const world *w, int backend, tv_attn_plan plan, const tv_segment *s, int n) {
-    const tv_attn_limits limits = {"cpu", w->H, w->G, w->HS, 64, w->S};
+    const tv_attn_limits limits = {
+        .device = "cpu", .H = w->H, .G = w->G, .HS = w->HS, .max_batch = 64, .max_keys = w->S};
     const tv_attn_backend *b = NULL;
     tv_attn_args a = args(w, plan, s, n);
     tv_bf16 *q = queries(w, s, n);

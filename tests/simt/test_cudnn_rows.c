@@ -58,7 +58,7 @@ static void compare(const world *w, const tv_segment *s, int n, int M, int fixed
     const size_t values = (size_t)M * (size_t)(w->H * w->HS), bytes = values * sizeof(tv_bf16);
     const size_t cache = cache_values(w) * sizeof(tv_bf16);
     tv_bf16 *want = tv_xmalloc(bytes), *got = tv_xmalloc(bytes);
-    tv_attn_limits limits = {"cpu", w->H, w->G, w->HS, n, S};
+    tv_attn_limits limits = {.device = "cpu", .H = w->H, .G = w->G, .HS = w->HS, .max_batch = n, .max_keys = S};
     const tv_attn_backend *math = NULL;
     CHECK_OK(tv_attn_choose(&limits, "math", &math, &err), &err);
     tv_attn_args a = args(w, s, n, M);

@@ -153,7 +153,7 @@ static void test_norm_order(void) {
     CHECK_BYTES(got, want, sizeof got);
     tv_rope_args a = {.qkv = x_dev, .q_weight = one, .k_weight = one, .cos = one, .q = rig_put(dev, NULL, sizeof got)};
     a.sin = rig_put(dev, zeros, sizeof zeros);
-    a.kv = (tv_kv_layer){out, rig_put(dev, NULL, sizeof got), 1, 1, 1, D};
+    a.kv = (tv_kv_layer){.k = out, .v = rig_put(dev, NULL, sizeof got), .slots = 1, .G = 1, .S = 1, .HS = D};
     a.segments = &segment, a.n_segments = a.M = a.H = a.positions = 1, a.eps = 1e-6f;
     CHECK_OK(tv_ops_cuda.rope(dev, &a, &err), &err);
     rig_get(dev, got, a.q);
