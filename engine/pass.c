@@ -193,8 +193,7 @@ static int most_in_flight(const tv_session *s, const tv_pass *p) {
 static tv_status collect(running *r, const tv_progress *progress, tv_err *err) {
     TV_TRY(tv_step_collect(r->s, err));
     size_t i = (size_t)(r->collected++ % (uint64_t)r->most);
-    tv_status status =
-        take(r->s, r->pass, r->sched, r->entries + i * (size_t)r->slots, r->n[i], &r->done, err);
+    tv_status status = take(r->s, r->pass, r->sched, r->entries + i * (size_t)r->slots, r->n[i], &r->done, err);
     tv_progress_report(progress, r->done, r->total);
     return status;
 }

@@ -404,7 +404,8 @@ static tv_status enqueue(tv_session *s, const tv_flight *f, tv_step_mode mode, u
     TV_TRY((ops->upload_pinned ? ops->upload_pinned : ops->upload)(e->dev, s->in, f->host_in, in, err));
     if (s->profile) take_time(s, &s->times.copies);
     TV_TRY(compute_recorded(s, mode, seed, err));
-    if (out) TV_TRY((ops->download_pinned ? ops->download_pinned : ops->download)(e->dev, f->host_out, s->out, out, err));
+    if (out)
+        TV_TRY((ops->download_pinned ? ops->download_pinned : ops->download)(e->dev, f->host_out, s->out, out, err));
     return f->done ? ops->event_record(e->dev, f->done, err) : TV_OK;
 }
 

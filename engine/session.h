@@ -79,7 +79,7 @@ struct tv_session {
     tv_workspace *ws;
     void *in, *out; /* device copies of io's inputs and results */
     uint64_t in_bytes, out_bytes;
-    int32_t *drawn; /* [slots] i32 device: the token last drawn in each cache slot */
+    int32_t *drawn;      /* [slots] i32 device: the token last drawn in each cache slot */
     int32_t *suppressed; /* [n_suppressed] i32 device */
     int n_suppressed;
     /* Steps begun go round the flights. The first has room for limits.logits, the others, which only a pass of steps of
@@ -95,14 +95,14 @@ struct tv_session {
     tv_status tap_status; /* first failure inside a tap */
     tv_err *tap_err;
     int profile;
-    int graphs; /* steps may be recorded and replayed */
+    int graphs;   /* steps may be recorded and replayed */
     double mark;  /* time of the last tap */
     double start; /* of the step */
     tv_step_times times;
 };
 
-/* Lays out io for a step; the caller fills the inputs (keep and carry: to draw). M and n_logits lie within the session's
- * limits; fewer than n_flights steps are in flight, and where one is, n_logits <= limits.slots. */
+/* Lays out io for a step; the caller fills the inputs (keep and carry: to draw). M and n_logits lie within the
+ * session's limits; fewer than n_flights steps are in flight, and where one is, n_logits <= limits.slots. */
 tv_step_io *tv_step_begin(tv_session *session, int M, int n_segments, int n_logits);
 /* Puts the step that io describes behind those in flight. Waits for nothing and allocates nothing. seed: of drawing. */
 TV_NODISCARD tv_status tv_step_submit(tv_session *session, tv_step_mode mode, uint64_t seed, tv_err *err);

@@ -38,14 +38,15 @@ static tv_serving side(const char *backend, int fixed) {
     return s;
 }
 
-static tv_trace *sample(tv_session *s) {
+static tv_trace *sample_watched(tv_session *s, const tv_progress *progress) {
     tv_job job = {.N = N, .n = LENGTH, .P = 3, .prompt_ids = prompts, .prompt_offsets = offsets};
     job.prompt_index = prompt_index, job.seed = 7;
     tv_trace *t = NULL;
-    CHECK_OK(tv_session_sample(s, &job, 'a', NULL, &t, &err), &err);
+    CHECK_OK(tv_session_sample(s, &job, 'a', progress, &t, &err), &err);
     TV_ASSERT(t);
     return t;
 }
+static tv_trace *sample(tv_session *s) { return sample_watched(s, NULL); }
 
 static void check_same(const tv_trace *a, const tv_trace *b) {
     const size_t cells = N * LENGTH, k = (size_t)a->k;
@@ -94,7 +95,7 @@ static uint64_t seen[LENGTH];
 static int n_seen;
 static int count_allocations(void *user, int32_t id) {
     (void)user, (void)id;
-    seen[n_seen++] = simt_allocations();
+    if (n_seen < LENGTH) seen[n_seen++] = simt_allocations();
     return 0;
 }
 
@@ -167,7 +168,84 @@ static void test_graphs_hold_no_lengths(void) {
     }
 }
 
+/* A pass reports its progress after every step. */
+static void count_step(void *user, uint64_t done, uint64_t total) {
+    uint64_t *steps = user;
+    ++*steps;
+    (void)done, (void)total;
+}
+
+/* The host waits once a block of steps, in sampling and in replay, with graphs and without; with one step in flight,
+ * and where a caller looks at each token, once a step. The bits are the same. */
+static void test_a_wait_a_block(void) {
+    tv_trace *drawn[2] = {0}, *replayed[2] = {0};
+    for (int variant = 0; variant < 4; variant++) {
+        const int alone = variant & 1;
+        tv_engine *e = open_engine("qwen3-dense", variant >> 1);
+        if (alone) e->in_flight = 1;
+        tv_serving serving = side("flash", 0);
+        serving.eos = TV_EOS_IGNORE, serving.arrivals = TV_ARRIVALS_STAGGERED, serving.prefill_chunk = 3;
+        tv_session *s = open_session(e, &serving, POSITIONS);
+        const uint64_t block = alone ? 1 : 8;
+        CHECK_INT(s->n_flights, alone ? 1 : 16);
+        tv_trace *warm = sample(s), *t = NULL;
+        for (int replay = 0; replay < 2; replay++) {
+            uint64_t steps = 0, before = simt_waits();
+            tv_progress progress = {count_step, &steps};
+            if (replay)
+                CHECK_OK(tv_session_replay(s, warm, 'a', 0, &progress, &t, &err), &err);
+            else
+                t = sample_watched(s, &progress);
+            const uint64_t waits = simt_waits() - before;
+            printf("     %s, %s: %llu waits in %llu steps\n", replay ? "replay" : "sample",
+                   alone ? "one in flight" : "16 in flight", (unsigned long long)waits, (unsigned long long)steps);
+            CHECK(steps >= LENGTH);
+            CHECK_INT(waits, (steps + block - 1) / block);
+            tv_trace **first = replay ? replayed : drawn;
+            if (variant == 0) first[0] = t;
+            if (variant) check_same(first[0], t), tv_trace_close(t);
+        }
+        tv_trace_close(warm);
+        uint64_t before = simt_waits();
+        CHECK_OK(tv_session_generate(s, prompts, 9, LENGTH, 1, count_allocations, NULL, &err), &err);
+        CHECK_INT(simt_waits() - before, LENGTH + 2); /* the prompt is three chunks */
+        tv_session_close(s);
+        tv_engine_close(e);
+    }
+    tv_trace_close(drawn[0]), tv_trace_close(replayed[0]);
+}
+
+/* Results that nothing waited for are not there, and inputs are the card's until then: a second step in flight does not
+ * touch the first. */
+static void test_results_come_with_the_wait(void) {
+    tv_engine *e = open_engine("qwen3-dense", 1);
+    tv_serving serving = side("flash", 0);
+    tv_session *s = open_session(e, &serving, POSITIONS);
+    float first[2];
+    for (int run = 0; run < 2; run++) { /* one at a time, then both at once */
+        for (int i = 0; i < 2; i++) {
+            tv_step_io *io = tv_step_begin(s, 1, 1, 1);
+            io->segments[0] = (tv_segment){.slot = 0, .row = 0, .n_rows = 1, .pos = i};
+            io->ids[0] = 7 + i, io->logit_rows[0] = 0, io->token[0] = 3, io->position[0] = 0, io->trajectory[0] = 0;
+            CHECK_OK(tv_step_submit(s, TV_STEP_SCORE, 0, &err), &err);
+            CHECK(io->bad[0] == -1 && !(io->token_logprob[0] <= 0));
+            if (run) continue;
+            CHECK_OK(tv_step_collect(s, &err), &err);
+            first[i] = s->io.token_logprob[0];
+        }
+        for (int i = 0; run && i < 2; i++) {
+            CHECK_OK(tv_step_collect(s, &err), &err);
+            CHECK(s->io.bad[0] == 0 && s->io.token_logprob[0] == first[i]);
+        }
+    }
+    CHECK(first[0] != first[1]);
+    tv_session_close(s);
+    tv_engine_close(e);
+}
+
 static const tv_test tests[] = {{"graphs_give_the_bits_of_launches", test_graphs_give_the_bits_of_launches},
                                 {"steps_allocate_nothing", test_steps_allocate_nothing},
-                                {"graphs_hold_no_lengths", test_graphs_hold_no_lengths}};
+                                {"graphs_hold_no_lengths", test_graphs_hold_no_lengths},
+                                {"a_wait_a_block", test_a_wait_a_block},
+                                {"results_come_with_the_wait", test_results_come_with_the_wait}};
 TV_TEST_MAIN(tests)

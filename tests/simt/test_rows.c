@@ -444,6 +444,32 @@ static void test_sample(void) {
     close_both(dev);
 }
 
+/* Ids move as on the CPU device, around the edges of a block, with either index, both or none. */
+static void test_carry(void) {
+    static const int sizes[] = {1, 31, 127, 128, 129, 300};
+    enum { MOST = 300 };
+    tv_err err = {0};
+    tv_dev *dev = open_both();
+    tv_rng rng = {1};
+    for (size_t c = 0; c < 4 * sizeof sizes / sizeof *sizes; c++) {
+        const int n = sizes[c / 4];
+        int32_t to[MOST], from[MOST], to_at[MOST], from_at[MOST], got[MOST];
+        for (int i = 0; i < MOST; i++) {
+            to[i] = 1000 + i, from[i] = (int32_t)(tv_rng_next(&rng) % 50) - 5;
+            from_at[i] = (int32_t)(tv_rng_next(&rng) % (MOST + 100)) - 100;
+            to_at[i] = i % 3 ? MOST - 1 - i : -1;
+        }
+        tv_carry_args a = {rig_put(dev, to, sizeof to), c & 1 ? rig_put(dev, to_at, sizeof to_at) : NULL,
+                           rig_put(dev, from, sizeof from), c & 2 ? rig_put(dev, from_at, sizeof from_at) : NULL, n};
+        CHECK_OK(tv_ops_cuda.carry(dev, &a, &err), &err);
+        rig_get(dev, got, a.to);
+        tv_carry_args want = {to, c & 1 ? to_at : NULL, from, c & 2 ? from_at : NULL, n};
+        CHECK_OK(tv_ops_cpu.carry(cpu, &want, &err), &err);
+        CHECK_BYTES(got, to, sizeof to);
+    }
+    close_both(dev);
+}
+
 static const tv_test tests[] = {
     {"embed", test_embed},
     {"rmsnorm", test_rmsnorm},
@@ -454,5 +480,6 @@ static const tv_test tests[] = {
     {"swiglu", test_swiglu},
     {"moe_route", test_moe_route},
     {"sample", test_sample},
+    {"carry", test_carry},
 };
 TV_TEST_MAIN(tests)
