@@ -12,6 +12,7 @@
 #include "cli/common.h"
 #include "cli/progress.h"
 #include "cli/target_error.h"
+#include "cli/trace_writer.h"
 #include "estimator/report.h"
 #include "traces/rundir.h"
 
@@ -28,6 +29,7 @@ typedef struct {
     int64_t first; /* trajectory that the block being measured begins with; 0 without --target-error */
     cJSON *target; /* what --target-error came to, or NULL */
     tv_rundir *run;
+    cli_trace_writer writer; /* of the pass before the one that runs */
     tv_bar bar;
     uint64_t done, computed; /* tokens finished, of them by this process */
 } comparison;
@@ -171,10 +173,7 @@ static tv_status replay(comparison *c, int side, int set, int64_t pass, const tv
     tv_bar_part(&c->bar, label, c->done);
     tv_trace *trace = NULL;
     tv_status s = tv_session_replay(c->session[side], samples, SIDE[side], pass, &c->bar.progress, &trace, err);
-    char *path = tv_rundir_pass_path(c->run, side, set, pass);
-    if (s == TV_OK) s = tv_trace_write(trace, path, err);
-    tv_trace_close(trace);
-    free(path);
+    if (s == TV_OK) s = cli_trace_writer_put(&c->writer, trace, tv_rundir_pass_path(c->run, side, set, pass), err);
     c->computed += (uint64_t)(c->N * c->n);
     return s;
 }
@@ -238,7 +237,8 @@ static tv_status measure(comparison *c, tv_err *err) {
             }
             if (s == TV_OK && pass == 1 && c->R > 2 && !c->args->always_repeat &&
                 tv_serving_deterministic(&c->args->side[side].serving)) {
-                s = passes_agree(c, side, &stopped[side], err);
+                s = cli_trace_writer_wait(&c->writer, err);
+                if (s == TV_OK) s = passes_agree(c, side, &stopped[side], err);
                 if (stopped[side]) {
                     tv_note("side %c is deterministic: its passes are bit-identical, so 2 of %lld were run", SIDE[side],
                             (long long)c->R);
@@ -246,6 +246,12 @@ static tv_status measure(comparison *c, tv_err *err) {
                 }
             }
         }
+    if (s == TV_OK) {
+        s = cli_trace_writer_wait(&c->writer, err);
+    } else { /* what failed first is reported */
+        tv_err later = {0};
+        if (cli_trace_writer_wait(&c->writer, &later) != TV_OK) tv_err_clear(&later);
+    }
     tv_bar_finish(&c->bar);
     tv_trace_close(samples[0]);
     tv_trace_close(samples[1]);
