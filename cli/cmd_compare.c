@@ -8,18 +8,6 @@
 #include "cli/comparison.h"
 #include "estimator/report.h"
 
-/* The default run folder: the same command finds its own folder again, another command another. */
-static char *default_folder(const cJSON *m) {
-    cJSON *copy = cJSON_Duplicate(m, 1);
-    cJSON_DeleteItemFromObjectCaseSensitive(copy, "host");
-    char *text = tv_json_text(copy);
-    uint64_t h = 0xcbf29ce484222325u;
-    for (const char *t = text; *t; t++) h = (h ^ (unsigned char)*t) * 0x100000001b3u;
-    free(text);
-    cJSON_Delete(copy);
-    return tv_xprintf("tvgpu-runs/compare-%08x", (unsigned)(h ^ h >> 32));
-}
-
 /* Tokens of the prompts of all N trajectories together. */
 static int64_t prompt_tokens(const cli_comparison *c) {
     int64_t total = 0;
@@ -64,7 +52,7 @@ static tv_status work(cli_comparison *c, tv_args *args, int *code, tv_err *err) 
     TV_TRY(cli_baseline_check(args, err));
     TV_TRY(cli_comparison_open(c, args, NULL, err));
     cJSON *m = cli_comparison_manifest(c);
-    char *folder = args->out ? tv_xstrdup(args->out) : default_folder(m);
+    char *folder = args->out ? tv_xstrdup(args->out) : cli_comparison_folder("compare", m);
     tv_status s = TV_OK;
     if (args->dry_run) {
         dry_run(c, folder, cli_comparison_disk(c));

@@ -98,6 +98,17 @@ cJSON *cli_comparison_manifest(const cli_comparison *c) {
     return m;
 }
 
+char *cli_comparison_folder(const char *command, const cJSON *m) {
+    cJSON *copy = cJSON_Duplicate(m, 1);
+    cJSON_DeleteItemFromObjectCaseSensitive(copy, "host");
+    char *text = tv_json_text(copy);
+    uint64_t h = 0xcbf29ce484222325u;
+    for (const char *t = text; *t; t++) h = (h ^ (unsigned char)*t) * 0x100000001b3u;
+    free(text);
+    cJSON_Delete(copy);
+    return tv_xprintf("tvgpu-runs/%s-%08x", command, (unsigned)(h ^ h >> 32));
+}
+
 static tv_status sample(cli_comparison *c, int side, tv_err *err) {
     if (tv_rundir_has_samples(c->run, side)) return TV_OK;
     char label[64];
@@ -362,9 +373,16 @@ tv_status cli_comparison_report(const cli_comparison *c, cJSON **report, tv_err 
     return s;
 }
 
+void cli_comparison_rest(cli_comparison *c) {
+    for (int e = 0; e < 2; e++) {
+        tv_session_close(c->session[e]);
+        c->session[e] = NULL;
+    }
+}
+
 void cli_comparison_close(cli_comparison *c) {
+    cli_comparison_rest(c);
     tv_rundir_close(c->run);
-    for (int e = 0; e < 2; e++) tv_session_close(c->session[e]);
     for (int e = 1; e >= 0; e--) {
         if (!c->borrowed[e]) tv_engine_close(c->engine[e]);
         free(c->dir[e]);

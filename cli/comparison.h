@@ -26,6 +26,8 @@ typedef struct cli_comparison {
 TV_NODISCARD tv_status cli_comparison_open(cli_comparison *c, tv_args *args, const cli_comparison *like, tv_err *err);
 /* run.json: everything that decides the numbers; where and when they were made stays under "host". Caller deletes. */
 cJSON *cli_comparison_manifest(const cli_comparison *c);
+/* The default folder: the same command finds its own again, another command another. The caller frees. */
+char *cli_comparison_folder(const char *command, const cJSON *manifest);
 /* Bytes that the run takes on disk. */
 uint64_t cli_comparison_disk(const cli_comparison *c);
 /* Opens the sessions and the run folder, and makes the files that are missing in it. like: NULL, or a comparison that
@@ -34,6 +36,8 @@ TV_NODISCARD tv_status cli_comparison_run(cli_comparison *c, const char *folder,
                                           tv_err *err);
 /* The report of a comparison that has run, with its timing, also written as DIR/report.json. Caller deletes. */
 TV_NODISCARD tv_status cli_comparison_report(const cli_comparison *c, cJSON **report, tv_err *err);
+/* Gives back the sessions; engines, prompts and the run folder stay. */
+void cli_comparison_rest(cli_comparison *c);
 /* Safe on a zeroed struct. Comparisons that borrowed its engines come first. */
 void cli_comparison_close(cli_comparison *c);
 
