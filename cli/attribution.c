@@ -414,8 +414,7 @@ tv_status cli_attribution_run(tv_args *args, const char *given, cJSON **out, tv_
 
 /* ---- the table ---- */
 
-/* The larger of both sides' distances to themselves, by the estimator of the headline where it was measured. */
-static double floor_of(const cJSON *o) {
+double cli_attribution_floor(const cJSON *o) {
     double floor[2];
     for (int e = 0; e < 2; e++) {
         double hedged = tv_view_number(o, e ? "floor.b.hedged.estimate" : "floor.a.hedged.estimate");
@@ -446,7 +445,8 @@ void cli_attribution_print(const cJSON *r, FILE *out) {
         }
         double se = tv_view_number(o, "tv.se");
         char *tv = tv_view_text(tv_view_number(o, "tv.estimate"), se),
-             *interval = tv_view_interval(tv_view_item(o, "tv.ci95"), se), *floor = tv_view_text(floor_of(o), se);
+             *interval = tv_view_interval(tv_view_item(o, "tv.ci95"), se),
+             *floor = tv_view_text(cli_attribution_floor(o), se);
         char position[24] = "-", layer[48] = "-", mark[16] = " ?";
         double at = tv_view_number(o, "first_position.position"), l = tv_view_number(o, "first_layer.layer");
         if (isfinite(at)) snprintf(position, sizeof position, "%.0f", at);

@@ -68,10 +68,14 @@ static const option table[] = {
     /* sampling */
     {"trajectories", 'N', "N", INT64, 0, ARG(N), 1, 1e7, CMD_COMPARE | CMD_ATTRIBUTE, "Sampling",
      "trajectories sampled by each side (default 128; 512 on a GPU; 64 with --quick)"},
+    {"trajectories", 'N', "N", INT64, 0, ARG(N), 2, 1e7, CMD_FIGURE, "Sampling",
+     "trajectories of a side in every run (default: what --scale says)"},
     {"trajectories", 'N', "N", INT64, 0, ARG(N), 1, 1e7, CMD_SAMPLE, "Sampling",
      "trajectories to sample (default 128; 512 on a GPU)"},
     {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_COMPARE | CMD_ATTRIBUTE, "Sampling",
      "tokens of a trajectory (default 128; 500 on a GPU; 64 with --quick)"},
+    {"length", 'n', "n", INT64, 0, ARG(n), 2, 1e6, CMD_FIGURE, "Sampling",
+     "tokens of a trajectory in every run (default: what --scale says)"},
     {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_SAMPLE, "Sampling",
      "tokens of a trajectory (default 128; 500 on a GPU)"},
     {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_GENERATE, "Sampling", "most tokens to write (default 256)"},
@@ -100,6 +104,8 @@ static const option table[] = {
     /* scoring */
     {"repeats", 'R', "R", INT64, 0, ARG(R), 1, 1e6, CMD_COMPARE | CMD_ATTRIBUTE, "Scoring",
      "passes of each side over each set (default 4; 16 on a GPU; 4 with --quick)"},
+    {"repeats", 'R', "R", INT64, 0, ARG(R), 2, 1e6, CMD_FIGURE, "Scoring",
+     "passes of each side under serving noise (default: what --scale says)"},
     {"repeats", 'R', "R", INT64, 0, ARG(R), 1, 1e6, CMD_SCORE, "Scoring", "passes over each set (default 1)"},
     {"always-repeat", 0, NULL, FLAG, 0, ARG(always_repeat), 0, 0, CMD_COMPARE | CMD_ATTRIBUTE, "Scoring",
      "keep repeating a side whose passes are bit-identical"},
@@ -138,8 +144,14 @@ static const option table[] = {
      "what to run next for Q queries (scored tokens a side)"},
     {"coverage", 0, NULL, FLAG, 0, ARG(coverage), 0, 0, CMD_SYNTH, "Estimating",
      "measure how often the intervals contain the truth"},
+    {"scale", 0, "quick|full", CHOICE, 0, ARG(size), 0, 0, CMD_FIGURE, "Estimating",
+     "minutes on a CPU with the bundled model, or the sizes of a published study, meant for a GPU (default quick)"},
+    {"run", 0, "DIR", TEXT, 0, ARG(run), 0, 0, CMD_FIGURE, "Estimating",
+     "take the pair of sides under serving noise from this run folder instead of measuring it"},
     {"scale", 0, "X", REAL, 0, ARG(scale), 0.01, 1e6, CMD_SYNTH, "Estimating",
      "amount of work relative to the default of under a minute (default 1)"},
+    {"seed", 0, "S", U64, 0, ARG(seed), 0, 0, CMD_FIGURE, "Estimating",
+     "seed of sampling and of synthetic draws (default 0)"},
     {"seed", 0, "S", U64, 0, ARG(seed), 0, 0, CMD_SYNTH | CMD_DATA, "Estimating",
      "seed of permutations, bootstrap and synthetic draws (default 0)"},
     /* bench */
@@ -162,6 +174,8 @@ static const option table[] = {
     {"out", 'o', "DIR", TEXT, 0, ARG(out), 0, 0, CMD_ATTRIBUTE, "Output",
      "folder of the run folders, one an axis (default tvgpu-runs/attribute-HASH, the same for the same command)"},
     {"out", 'o', "DIR", TEXT, 0, ARG(out), 0, 0, CMD_SAMPLE | CMD_SCORE, "Output", "folder of the trajectories"},
+    {"out", 'o', "DIR", TEXT, 0, ARG(out), 0, 0, CMD_FIGURE, "Output",
+     "folder of the figures, and of the runs behind them (default figures)"},
     {"out", 'o', "FILE", TEXT, 0, ARG(out), 0, 0, CMD_LOGITS | CMD_EXPORT, "Output", "the file to write"},
     {"out", 'o', "FILE", TEXT, 0, ARG(out), 0, 0, CMD_ESTIMATE | CMD_BENCH, "Output",
      "write the result there too, as JSON"},
@@ -319,6 +333,7 @@ tv_status tv_args_parse(const tv_command *command, int argc, char **argv, tv_arg
     args->fail_above = args->target_error = args->budget = NAN;
     args->sigma = 0.02, args->eps = 0.02, args->delta = 0.05, args->scale = 1;
     args->method = "replay", args->path = "prefill", args->side_name = "a";
+    args->size = "quick";
     for (int i = 2, only_words = 0; i < argc; i++) {
         const char *word = argv[i];
         if (only_words || word[0] != '-' || !word[1]) {
