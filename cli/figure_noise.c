@@ -56,18 +56,23 @@ tv_status figure_noise(figures *f, cJSON *figure, tv_err *err) {
     cJSON *values = cJSON_AddObjectToObject(figure, "values");
     cJSON *panel = plot_panel(figure, "relative deviation of the token's probability in one pass",
                               "density (1 / relative deviation)", PLOT_LOG_Y);
-    double sigma = 0;
-    for (int e = 0; e < 2; e++) sigma = fmax(sigma, fmax(cal.part[e][0].width_variance, cal.part[e][1].width_variance));
+    double sigma = 0, range = 0;
+    for (int e = 0; e < 2; e++)
+        for (int s = 0; s < 2; s++) {
+            sigma = fmax(sigma, cal.part[e][s].width_variance);
+            range = fmax(range, 1.2 * cal.part[e][s].deviation_p999);
+        }
+    range = fmax(range, 5 * sigma);
     if (!(sigma > 0)) return TV_FAIL(err, TV_EARG, "noise: both sides repeat themselves to the bit, there is none");
     for (int e = 0; e < 2; e++)
-        if (cal.R[e] >= 2) TV_TRY(add_histogram(data, e, &cal, 6 * sigma, panel, values, err));
+        if (cal.R[e] >= 2) TV_TRY(add_histogram(data, e, &cal, range, panel, values, err));
     cJSON *normal = plot_series(panel, "normal of the same sigma", "dashed");
     for (int i = -35; i <= 35; i++) {
         double z = i / 10.0;
         plot_point(normal, z * sigma, exp(-0.5 * z * z) / sqrt(2 * M_PI) / sigma, NAN, NAN);
     }
     panel = plot_panel(figure, "readout k", "sigma^2 of a position over the mean of all", PLOT_LOG_Y);
-    cJSON *p99 = plot_series(panel, "99th percentile", "bars"), *most = plot_series(panel, "largest", "bars");
+    cJSON *p99 = plot_series(panel, "99th percentile", "points"), *most = plot_series(panel, "largest", "points");
     for (int i = 0; i < READOUTS; i++) {
         char name[16];
         TV_TRY(calibrate(data, readouts[i], &cal, err));

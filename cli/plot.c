@@ -180,10 +180,7 @@ static void put_elements(FILE *f, const cJSON *series, int panel, int number, in
     else if (!strcmp(style, "dashed"))
         fprintf(f, "%s using 1:2 with lines lw 1.6 dt '-' lc rgb '%s' title ", data, "#5c6570");
     else if (!strcmp(style, "steps"))
-        fprintf(f, "%s using 1:2 with histeps lw 2 dt %d lc rgb '%s' title ", data, dash, colour);
-    else if (!strcmp(style, "bars"))
-        fprintf(f, "%s using ($1+%.3g):2 with boxes fc rgb '%s' fs solid %.2g border lc rgb '#10284f' title ", data,
-                0.26 * (number - 1), colour, 0.9 - 0.25 * (number % 3));
+        fprintf(f, "%s using 1:2 with histeps lw %.2g lc rgb '%s' title ", data, number ? 1.6 : 2.4, colour);
     else if (!strcmp(style, "hpoints"))
         fprintf(f, "%s using 1:2:3:4 with xerrorbars lw 1.8 pt %d ps 0.9 lc rgb '%s' title ", data, mark, colour);
     else /* marks about ten times along a long line */
@@ -205,8 +202,17 @@ static void put_log_range(FILE *f, const cJSON *panel, int i) {
             }
         }
     }
-    if (low < high)
-        fprintf(f, "set %crange [%.6g:%.6g]\n", "xy"[i], low / pow(high / low, 0.04), high * pow(high / low, 0.04));
+    if (!(low < high)) return;
+    double margin = pow(high / low, 0.04);
+    fprintf(f, "set %crange [%.6g:%.6g]\n", "xy"[i], low / margin, high * margin);
+    if (i || high / low > 60) {
+        fprintf(f, "set format %c '10^{%%T}'\n", "xy"[i]);
+    } else { /* powers of ten alone would leave a short axis nearly bare */
+        fputs("set xtics (", f);
+        for (double ten = pow(10, floor(log10(low))); ten <= high; ten *= 10)
+            fprintf(f, "%s%g, %g, %g", ten > low ? ", " : "", ten, 2 * ten, 5 * ten);
+        fputs(")\n", f);
+    }
 }
 
 static void put_panel(FILE *f, const cJSON *panel, int number) {
@@ -224,11 +230,10 @@ static void put_panel(FILE *f, const cJSON *panel, int number) {
     fputc('\n', f);
     if (isfinite(log_x)) {
         fprintf(f, "set logscale x %.0f\n", log_x);
-        put_log_range(f, panel, 0);
+        if (log_x == 10) put_log_range(f, panel, 0);
     }
-    if (log_x == 10) fputs("set format x '10^{%T}'\n", f);
     if (isfinite(tv_view_number(panel, "log_y"))) {
-        fputs("set logscale y 10\nset format y '10^{%T}'\n", f);
+        fputs("set logscale y 10\n", f);
         put_log_range(f, panel, 1);
     }
     if (cJSON_IsTrue(tv_view_item(panel, "from_zero"))) fprintf(f, "set %srange [0:*]\n", horizontal ? "x" : "y");
@@ -242,7 +247,7 @@ static void put_panel(FILE *f, const cJSON *panel, int number) {
         if (horizontal)
             fprintf(f, ")\nset yrange [%d.5:-0.5]\n", n - 1);
         else
-            fprintf(f, ")\nset xrange [-0.6:%d.6]\nset boxwidth 0.24\n", n - 1);
+            fprintf(f, ")\nset xrange [-0.6:%d.6]\n", n - 1);
     }
     i = 0;
     cJSON_ArrayForEach(series, tv_view_item(panel, "series")) put_elements(f, series, number, i++, &first);

@@ -16,7 +16,7 @@ enum { PLOT_LOG_X = 1, PLOT_LOG2_X = 2, PLOT_LOG_Y = 4, PLOT_FROM_ZERO = 8 };
 /* Adds a panel with labelled axes (units in the label). */
 cJSON *plot_panel(cJSON *figure, const char *x, const char *y, int flags);
 /* Adds a series. style: "line" (points joined, intervals as a band), "points" (intervals as bars), "dashed" (a
- * reference without points), "steps" (a histogram: x is a bin's middle), "bars" (upright, x a category's number),
+ * reference without points), "steps" (a histogram: x is a bin's middle),
  * "hpoints" (y a category's number, the interval in x). */
 cJSON *plot_series(cJSON *panel, const char *name, const char *style);
 /* Adds a point; NaN for low and high: no interval. A point whose x or y is NaN is left out. */
