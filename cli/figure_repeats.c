@@ -32,7 +32,7 @@ static tv_status add_pair(const tv_dataset *data, cJSON *panel, cJSON *values, c
                 x[s][i] = 0.5 * (set->floor_z[0][(r - 1) * set->N + i] + set->floor_z[1][(r - 1) * set->N + i]);
             }
         floor = figure_mean(data, x);
-        plot_point(floors, (double)r, floor.estimate, floor.low, floor.high);
+        plot_point(floors, (double)r, floor.estimate, NAN, NAN); /* four bands would hide one another */
         if (r < d.h) continue;
         for (int s = 0; s < 2; s++) { /* paired by trajectory, which removes most of the spread between them */
             double *z = tv_xmalloc((size_t)d.set[s].N * sizeof *z);

@@ -205,12 +205,15 @@ static void put_log_range(FILE *f, const cJSON *panel, int i) {
     if (!(low < high)) return;
     double margin = pow(high / low, 0.04);
     fprintf(f, "set %crange [%.6g:%.6g]\n", "xy"[i], low / margin, high * margin);
-    if (i || high / low > 60) {
+    if (high / low > 60) {
         fprintf(f, "set format %c '10^{%%T}'\n", "xy"[i]);
     } else { /* powers of ten alone would leave a short axis nearly bare */
-        fputs("set xtics (", f);
+        static const double coarse[] = {1, 2, 5}, fine[] = {1, 1.5, 2, 3, 4, 5, 7};
+        const double *steps = high / low > 8 ? coarse : fine;
+        const int n = high / low > 8 ? 3 : 7;
+        fprintf(f, "set %ctics (", "xy"[i]);
         for (double ten = pow(10, floor(log10(low))); ten <= high; ten *= 10)
-            fprintf(f, "%s%g, %g, %g", ten > low ? ", " : "", ten, 2 * ten, 5 * ten);
+            for (int j = 0; j < n; j++) fprintf(f, "%s%g", ten > low || j ? ", " : "", ten * steps[j]);
         fputs(")\n", f);
     }
 }
