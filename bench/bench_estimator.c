@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "bench/machine.h"
 #include "estimator/distance.h"
 #include "estimator/hedged.h"
 #include "estimator/stats.h"
@@ -49,6 +50,20 @@ static tv_status bench_plugin(const tv_dataset *data, int64_t reads, double cell
     cJSON_AddNumberToObject(row, "cells_per_second", (double)rounds * block / seconds);
     cJSON_AddNumberToObject(row, "value", *value);
     return TV_OK;
+}
+
+/* What the plug-in reads, against what this machine can read: nothing that looks at every record is faster than that.
+ */
+static void add_bandwidth(cJSON *out, int k) {
+    cJSON *row = cJSON_GetObjectItemCaseSensitive(out, "plugin");
+    const double rate = cJSON_GetObjectItemCaseSensitive(row, "cells_per_second")->valuedouble * 8e-9 * k;
+    const double limit = tv_machine_measure(0).read_gbs;
+    cJSON_AddNumberToObject(row, "read_gb_per_second", rate);
+    cJSON_AddNumberToObject(row, "machine_read_gb_per_second", limit);
+    if (limit > 0)
+        cJSON_AddNumberToObject(row, "read_fraction", rate / limit);
+    else
+        tv_json_add_null(row, "read_fraction", "no memory to measure the machine's read bandwidth with");
 }
 
 /* Median of seven runs of the hedged estimator. */
@@ -150,6 +165,7 @@ tv_status tv_bench_estimator(const tv_bench_estimator_options *o, cJSON **result
     cJSON_AddNumberToObject(out, "threads", omp_get_max_threads());
     double plugin = 0, hedged = 0;
     status = bench_plugin(data, reads, o->cells > 0 ? o->cells : 6.6e7, out, &plugin, err);
+    if (status == TV_OK) add_bandwidth(out, pair.k);
     if (status == TV_OK) status = bench_hedged(data, out, &hedged, err);
     if (status == TV_OK && o->python) status = compare(o, data, reads, out, plugin, hedged, err);
     tv_chain_record_free(data);

@@ -15,7 +15,8 @@ typedef struct {
     const char *scratch; /* folder for the bundle that the script reads */
 } tv_bench_estimator_options;
 
-/* Measures on a recorded Markov pair with heavy-tailed noise: {"plugin": {"cells_per_second", "seconds", "cells"},
+/* Measures on a recorded Markov pair with heavy-tailed noise: {"plugin": {"cells_per_second", "seconds", "cells",
+ * "read_gb_per_second", "machine_read_gb_per_second", "read_fraction"},
  * "hedged":
  * {"cells_per_second", "cells", "isa"}, "numpy": {...}, "plugin_ratio", "hedged_ratio"}: "cells" of the plug-in are
  * (trajectory, position, pass) of both scorers, of the hedged estimator (trajectory, position) at two reads a side with

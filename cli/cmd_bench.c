@@ -1,15 +1,66 @@
 /* tvgpu bench: the machine's limits, and how much of them the kernels and the engine reach. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "bench/bench.h"
 #include "bench/bench_engine.h"
 #include "bench/bench_estimator.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+
+/* The NumPy implementation beside the program's folder; NULL where it is not, or where python3 lacks NumPy. */
+static char *numpy_script(void) {
+    char exe[4096];
+    const ssize_t size = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (size < 0 || system("python3 -c 'import numpy' >/dev/null 2>&1") != 0) return NULL;
+    exe[size] = 0;
+    for (int up = 0; up < 2 && strrchr(exe, '/'); up++) *strrchr(exe, '/') = 0;
+    char *script = tv_path_join(exe, "bench/peers/numpy_estimator.py");
+    if (tv_path_exists(script)) return script;
+    free(script);
+    return NULL;
+}
+
+static double number(const cJSON *json, const char *object, const char *key) {
+    const cJSON *o = object ? cJSON_GetObjectItemCaseSensitive(json, object) : json;
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(o, key);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+static tv_status measure_estimator(FILE *table, cJSON **json, tv_err *err) {
+    const char *tmp = getenv("TMPDIR");
+    char *script = numpy_script();
+    const tv_bench_estimator_options options = {
+        .python = script ? "python3" : NULL, .script = script, .scratch = tmp && *tmp ? tmp : "/tmp"};
+    const tv_status s = tv_bench_estimator(&options, json, err);
+    if (s == TV_OK && table) {
+        const cJSON *j = *json;
+        fprintf(table, "%-8s %14s %14s %8s\n", "", "cells/s", "NumPy cells/s", "ratio");
+        static const char *const rows[2][3] = {{"plugin", "plugin_cells_per_second", "plugin_ratio"},
+                                               {"hedged", "hedged_cells_per_second", "hedged_ratio"}};
+        for (int i = 0; i < 2; i++) {
+            fprintf(table, "%-8s %14.3g", rows[i][0], number(j, rows[i][0], "cells_per_second"));
+            if (script)
+                fprintf(table, " %14.3g %8.1f\n", number(j, "numpy", rows[i][1]), number(j, NULL, rows[i][2]));
+            else
+                fprintf(table, " %14s %8s\n", "-", "-");
+        }
+        fprintf(table,
+                "%.0f slots a record, %.0f threads, NumPy on one; the plug-in reads %.3g GB/s of the %.3g this machine "
+                "can (%.0f%%)\n",
+                number(j, NULL, "k"), number(j, NULL, "threads"), number(j, "plugin", "read_gb_per_second"),
+                number(j, "plugin", "machine_read_gb_per_second"), 100 * number(j, "plugin", "read_fraction"));
+        if (!script) fputs("python3 with NumPy and bench/peers/numpy_estimator.py would stand beside it\n", table);
+    }
+    free(script);
+    return s;
+}
 
 static tv_status measure(const tv_args *args, const char *what, FILE *table, cJSON **json, tv_err *err) {
     tv_bench_options options = {.threads = args->threads, .repeats = (int)args->reps};
@@ -24,14 +75,7 @@ static tv_status measure(const tv_args *args, const char *what, FILE *table, cJS
                                           .gpu = args->gpu};
         return tv_bench_engine(&engine, table, json, err);
     }
-    if (!strcmp(what, "estimator")) {
-        tv_bench_estimator_options estimator = {0};
-        TV_TRY(tv_bench_estimator(&estimator, json, err));
-        char *text = tv_json_text(*json);
-        fprintf(table, "%s\n", text);
-        free(text);
-        return TV_OK;
-    }
+    if (!strcmp(what, "estimator")) return measure_estimator(table, json, err);
     return TV_FAIL(err, TV_EARG, "bench %s: choose limits, ops, engine or estimator", what);
 }
 

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/comparison.h"
+#include "cli/target_error.h"
 #include "estimator/report.h"
 
 /* Tokens of the prompts of all N trajectories together. */
@@ -40,6 +41,7 @@ static tv_status report(cli_comparison *c, int *code, tv_err *err) {
     if (s == TV_OK) { /* the files first: whoever reads the text may stop listening */
         cli_report_print(c->args, result);
         *code = cli_report_verdict(c->args, result);
+        if (c->target && !cli_target_print(c->args, c->target) && *code == EXIT_DONE) *code = EXIT_CANNOT_TELL;
         fflush(stdout);
         tv_note("report: %s", html_path);
     }
@@ -86,10 +88,13 @@ const tv_command tv_command_compare = {
     "Samples N trajectories from each side, replays both sets under both sides R times through the\n"
     "decode path, and estimates the total variation distance between the two output distributions, each\n"
     "side's own noise beside it. Everything goes into a run folder; the same command goes on where it\n"
-    "stopped. With no option ending in -a or -b, side b runs the math attention kernel.",
+    "stopped. With no option ending in -a or -b, side b runs the math attention kernel. With\n"
+    "--target-error, further blocks of N trajectories and further passes follow until the interval is as\n"
+    "tight as asked.",
     "  tvgpu compare --quick\n"
     "  tvgpu compare MODEL --backend-a flash --backend-b math -N 256 -n 256\n"
     "  tvgpu compare MODEL --batch-b 8 --order-b shuffled --arrivals-b staggered -R 8\n"
-    "  tvgpu compare MODEL --model-b OTHER --fail-above 0.05\n",
+    "  tvgpu compare MODEL --model-b OTHER --fail-above 0.05\n"
+    "  tvgpu compare MODEL -N 64 -n 256 --target-error 0.01\n",
     run,
 };

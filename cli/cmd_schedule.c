@@ -97,9 +97,10 @@ static tv_status next(const tv_args *args, const tv_dataset *data, tv_err *err) 
         const char *reason = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(answer, "reason"));
         puts(reason ? reason : "");
         if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(answer, "done")) && isfinite(get(answer, "trajectories")))
-            printf("run next:  tvgpu compare ... -N %.0f -R %.0f   (%.4g queries a side; expected interval +-%.4g)\n",
+            printf("run next:  tvgpu compare ... -N %.0f -R %.0f   (%.4g queries a side; expected interval +-%.4g)%s\n",
                    get(answer, "trajectories"), get(answer, "reads"), get(answer, "queries"),
-                   get(answer, "expected_half_width"));
+                   get(answer, "expected_half_width"),
+                   target > 0 ? "\nor go on from what is there: the command that made it, with --target-error" : "");
     }
     cJSON_Delete(report);
     cJSON_Delete(answer);

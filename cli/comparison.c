@@ -1,6 +1,7 @@
 /* Sampling and scoring of a comparison, and the folder that holds it. */
 #include "cli/comparison.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -9,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "cli/target_error.h"
 
 static const char SIDE[2] = {'a', 'b'};
 
@@ -80,6 +82,7 @@ cJSON *cli_comparison_manifest(const cli_comparison *c) {
     cJSON_AddNumberToObject(m, "N", (double)c->N);
     cJSON_AddNumberToObject(m, "n", (double)c->n);
     cJSON_AddNumberToObject(m, "R", (double)c->R);
+    if (c->first) cJSON_AddNumberToObject(m, "first_trajectory", (double)c->first);
     add_seed(m, "seed_a", c->args->seed[0]);
     add_seed(m, "seed_b", c->args->seed[1]);
     cJSON_AddBoolToObject(m, "always_repeat", c->args->always_repeat);
@@ -115,14 +118,19 @@ static tv_status sample(cli_comparison *c, int side, tv_err *err) {
     snprintf(label, sizeof label, "sampling side %c", SIDE[side]);
     tv_bar_part(&c->bar, label, c->done);
     int32_t *index = tv_xmalloc((size_t)c->N * sizeof *index);
-    for (int64_t i = 0; i < c->N; i++) index[i] = (int32_t)(i % c->prompts.P);
+    int64_t *identity = tv_xmalloc((size_t)c->N * sizeof *identity);
+    for (int64_t i = 0; i < c->N; i++) {
+        identity[i] = c->first + i;
+        index[i] = (int32_t)(identity[i] % c->prompts.P);
+    }
     tv_job job = {.N = c->N,
                   .n = c->n,
                   .P = c->prompts.P,
                   .prompt_ids = c->prompts.ids,
                   .prompt_offsets = c->prompts.offsets,
                   .prompt_index = index,
-                  .seed = c->args->seed[side]};
+                  .seed = c->args->seed[side],
+                  .trajectory = identity};
     tv_trace *trace = NULL;
     tv_status s = tv_session_sample(c->session[side], &job, SIDE[side], &c->bar.progress, &trace, err);
     char *path = tv_rundir_samples_path(c->run, side);
@@ -130,6 +138,7 @@ static tv_status sample(cli_comparison *c, int side, tv_err *err) {
     tv_trace_close(trace);
     free(path);
     free(index);
+    free(identity);
     c->computed += (uint64_t)(c->N * c->n);
     return s;
 }
@@ -220,6 +229,32 @@ static tv_status measure(cli_comparison *c, tv_err *err) {
     tv_bar_finish(&c->bar);
     tv_trace_close(samples[0]);
     tv_trace_close(samples[1]);
+    return s;
+}
+
+/* One block of --target-error; block 0 is the run itself, later ones lie in folders of their own within it. */
+static tv_status measure_block(void *user, int64_t block, int64_t reads, tv_err *err) {
+    cli_comparison *c = user;
+    tv_rundir *run = c->run;
+    const int64_t promised = c->R;
+    char *folder = cli_block_folder(tv_rundir_path(run), block);
+    tv_status s = TV_OK;
+    c->first = block * c->N;
+    if (block) {
+        cJSON *m = cli_comparison_manifest(c);
+        s = tv_rundir_open(folder, m, &c->run, err);
+        cJSON_Delete(m);
+    }
+    c->R = reads;
+    if (s == TV_OK) s = tv_rundir_check_disk(folder, cli_comparison_disk(c), err);
+    c->done = 0;
+    if (s == TV_OK && block) s = check_finished(c, err);
+    if (s == TV_OK) s = measure(c, err);
+    if (block) tv_rundir_close(c->run);
+    c->run = run;
+    c->R = promised;
+    c->first = 0;
+    free(folder);
     return s;
 }
 
@@ -344,7 +379,10 @@ tv_status cli_comparison_run(cli_comparison *c, const char *folder, const cli_co
         tv_note("%s %s", tv_rundir_resumed(c->run) ? "going on in" : "run folder", folder);
         if (like) s = take_over(c, like, err);
         if (s == TV_OK) s = check_finished(c, err);
-        if (s == TV_OK) s = measure(c, err);
+        if (s == TV_OK)
+            s = isfinite(c->args->target_error)
+                    ? cli_target_error(c->args, folder, c->N, c->R, measure_block, c, &c->target, err)
+                    : measure(c, err);
     }
     free(manifest_path);
     cJSON_Delete(m);
@@ -362,6 +400,7 @@ tv_status cli_comparison_report(const cli_comparison *c, cJSON **report, tv_err 
     *report = NULL;
     tv_status s = tv_dataset_open(&folder, 1, &data, err);
     if (s == TV_OK) s = cli_report_make(&args, data, timing, report, err);
+    if (s == TV_OK && c->target) cJSON_AddItemToObject(*report, "target", cJSON_Duplicate(c->target, 1));
     if (s == TV_OK) s = tv_json_save(*report, path, err);
     if (s != TV_OK) {
         cJSON_Delete(*report);
@@ -383,6 +422,7 @@ void cli_comparison_rest(cli_comparison *c) {
 void cli_comparison_close(cli_comparison *c) {
     cli_comparison_rest(c);
     tv_rundir_close(c->run);
+    cJSON_Delete(c->target);
     for (int e = 1; e >= 0; e--) {
         if (!c->borrowed[e]) tv_engine_close(c->engine[e]);
         free(c->dir[e]);

@@ -15,6 +15,8 @@ typedef struct cli_comparison {
     tv_session *session[2];
     cli_prompts prompts;
     int64_t N, n, R;
+    int64_t first; /* trajectory that the block being measured begins with; 0 without --target-error */
+    cJSON *target; /* what --target-error came to, or NULL */
     tv_rundir *run;
     tv_bar bar;
     double started;

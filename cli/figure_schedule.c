@@ -134,7 +134,9 @@ tv_status figure_levels(figures *f, cJSON *figure, tv_err *err) {
 }
 
 tv_status figure_complexity(figures *f, cJSON *figure, tv_err *err) {
-    static const char *const columns[] = {"error", "exact logits", "single level", "multilevel", "samples alone"};
+    static const char *const columns[] = {"error",          "exact logits",       "single level",
+                                          "multilevel",     "order, exact",       "order, noisy",
+                                          "order, samples", "lower bound, noisy", "lower bound, samples"};
     static const double errors[] = {0.1, 0.05, 0.02, 0.01};
     const tv_dataset *data;
     tv_calibration cal;
@@ -144,14 +146,15 @@ tv_status figure_complexity(figures *f, cJSON *figure, tv_err *err) {
     double sigma = fmax(tv_calibration_union(&cal, 0), tv_calibration_union(&cal, 1));
     double K = fmax((double)cal.part[0][0].size_max[cal.part[0][0].n_sizes - 1],
                     (double)cal.part[1][1].size_max[cal.part[1][1].n_sizes - 1]);
-    plot_columns(figure, columns, 5);
+    plot_columns(figure, columns, 9);
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
         static const char *const paths[] = {"algorithm1.queries", "algorithm2.queries", "algorithm3.queries",
-                                            "samples.queries"};
+                                            "order.exact",        "order.noisy",        "order.samples",
+                                            "lower_bound.noisy",  "lower_bound.samples"};
         cJSON *theory = NULL, *row = plot_row(figure);
         TV_TRY(tv_schedule_theory((double)data->n, sigma, errors[i], 0.05, K, &theory, err));
         cJSON_AddItemToArray(row, cJSON_CreateNumber(errors[i]));
-        for (int a = 0; a < 4; a++) {
+        for (int a = 0; a < 8; a++) {
             double queries = tv_view_number(theory, paths[a]);
             cJSON_AddItemToArray(row, isfinite(queries) ? cJSON_CreateNumber(queries) : cJSON_CreateNull());
         }
@@ -163,7 +166,8 @@ tv_status figure_complexity(figures *f, cJSON *figure, tv_err *err) {
     cJSON_AddNumberToObject(values, "K", K);
     char *caption =
         tv_xprintf("Next-token queries that the bounds of theory ask for, at the measured n = %lld, sigma = "
-                   "%.3g and K = %.0f ids, confidence 95%%. Bounds hold for every pair; measured pairs need far less.",
+                   "%.3g and K = %.0f ids, confidence 95%%. Bounds hold for every pair; measured pairs need far less. "
+                   "Orders leave out factors and logarithms.",
                    (long long)data->n, sigma, K);
     cJSON_AddStringToObject(figure, "caption", caption);
     free(caption);

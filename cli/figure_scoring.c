@@ -47,7 +47,7 @@ static tv_status score(figures *f, const char *folder, tv_err *err) {
 
 /* |log-probability by prefill - by replay| of the trajectories' own tokens, in bins of a third of a decade. */
 static void add_differences(const tv_dataset *replay, const tv_dataset *prefill, int e, cJSON *panel, cJSON *values) {
-    enum { BINS = 18 };
+    enum { BINS = 15 };
     double count[BINS] = {0}, cells = 0, sum = 0, same = 0;
     const tv_set *x = &replay->set[e], *y = &prefill->set[e];
     if (!x->own_lp[e] || !y->own_lp[e]) return;

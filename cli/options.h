@@ -58,7 +58,7 @@ typedef struct {
     const char *size, *run; /* of figures: "quick" or "full"; a folder of earlier runs */
     int quick, dry_run, json;
     int threads, gpu;
-    const char *isa;
+    const char *isa, *graphs;
     int plan, chat, jsonl, decode;
     int64_t reps;
     /* schedule, synth */

@@ -25,26 +25,21 @@ static int64_t record_differing(const int32_t *ix, const float *lx, int64_t kx, 
 void tv_reads_compare(const tv_dataset *data, int s, int x, int64_t rho_x, int y, int64_t rho_y, int64_t *differing,
                       int64_t *of) {
     const tv_set *set = &data->set[s];
-    int64_t n = data->n, kx = set->k[x], ky = set->k[y], k = kx > ky ? kx : ky, bad = 0, compared = 0;
-    const int32_t *ix = set->ids[x][rho_x], *iy = set->ids[y][rho_y];
-    const float *lx = set->lps[x][rho_x], *ly = set->lps[y][rho_y];
-    const float *ox = set->own_lp[x] ? set->own_lp[x][rho_x] : NULL,
-                *oy = set->own_lp[y] ? set->own_lp[y][rho_y] : NULL;
-    const int32_t *rx = set->rank[x] ? set->rank[x][rho_x] : NULL, *ry = set->rank[y] ? set->rank[y][rho_y] : NULL;
+    int64_t kx = set->k[x], ky = set->k[y], k = kx > ky ? kx : ky, bad = 0, compared = 0;
 #pragma omp parallel for schedule(static) reduction(+ : bad, compared)
     for (int64_t i = 0; i < set->N; i++) {
         int64_t length = tv_trajectory_length(data, set, i);
-        size_t row = (size_t)i * (size_t)n;
+        const int32_t *ix = tv_row_ids(data, s, x, rho_x, i), *iy = tv_row_ids(data, s, y, rho_y, i);
+        const float *lx = tv_row_lps(data, s, x, rho_x, i), *ly = tv_row_lps(data, s, y, rho_y, i);
+        const float *ox = tv_row_own_lp(data, s, x, rho_x, i), *oy = tv_row_own_lp(data, s, y, rho_y, i);
+        const int32_t *rx = tv_row_rank(data, s, x, rho_x, i), *ry = tv_row_rank(data, s, y, rho_y, i);
         compared += length * (k + (ox && oy) + (rx && ry));
-        if (kx != ky || memcmp(ix + row * (size_t)kx, iy + row * (size_t)kx, (size_t)(length * kx) * sizeof *ix) != 0 ||
-            memcmp(lx + row * (size_t)kx, ly + row * (size_t)kx, (size_t)(length * kx) * sizeof *lx) != 0)
-            for (int64_t t = 0; t < length; t++) {
-                size_t ax = (row + (size_t)t) * (size_t)kx, ay = (row + (size_t)t) * (size_t)ky;
-                bad += record_differing(ix + ax, lx + ax, kx, iy + ay, ly + ay, ky);
-            }
-        for (int64_t t = 0; t < length && ox && oy; t++)
-            bad += memcmp(&ox[row + (size_t)t], &oy[row + (size_t)t], sizeof *ox) != 0;
-        for (int64_t t = 0; t < length && rx && ry; t++) bad += rx[row + (size_t)t] != ry[row + (size_t)t];
+        if (kx != ky || memcmp(ix, iy, (size_t)(length * kx) * sizeof *ix) != 0 ||
+            memcmp(lx, ly, (size_t)(length * kx) * sizeof *lx) != 0)
+            for (int64_t t = 0; t < length; t++)
+                bad += record_differing(ix + t * kx, lx + t * kx, kx, iy + t * ky, ly + t * ky, ky);
+        for (int64_t t = 0; t < length && ox && oy; t++) bad += memcmp(&ox[t], &oy[t], sizeof *ox) != 0;
+        for (int64_t t = 0; t < length && rx && ry; t++) bad += rx[t] != ry[t];
     }
     *differing += bad;
     *of += compared;
@@ -73,7 +68,23 @@ int tv_reads_identical(const tv_dataset *data, int e) {
     return differing == 0;
 }
 
+/* Over the blocks of data: the largest difference and all that is missing; 0 when a block has no records of sampling.
+ */
+static int blocks_agreement(const tv_dataset *data, int s, double *largest, int64_t *missing) {
+    int known = 1;
+    *largest = 0, *missing = 0;
+    for (int64_t b = 0; b < data->n_blocks && known; b++) {
+        double worst;
+        int64_t absent;
+        known = tv_sampling_agreement(data->block[b], s, &worst, &absent);
+        if (known && worst > *largest) *largest = worst;
+        if (known) *missing += absent;
+    }
+    return known;
+}
+
 int tv_sampling_agreement(const tv_dataset *data, int s, double *largest, int64_t *missing) {
+    if (data->n_blocks > 1) return blocks_agreement(data, s, largest, missing);
     const tv_set *set = &data->set[s];
     int64_t n = data->n, k = set->k[s], ks = set->k_sample, absent = 0;
     double worst = 0;

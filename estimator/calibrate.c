@@ -103,7 +103,7 @@ static void cell(const job *j, worker *b, int64_t i, int64_t t, int64_t in_chunk
     double half[2] = {0, 0};
     int seen = 1;
     for (int64_t rho = 0; rho < R; rho++) {
-        const int32_t *ids = set->ids[j->e][tv_read_index(set, j->e, rho)] + (size_t)(i * n + t) * (size_t)k;
+        const int32_t *ids = tv_row_ids(j->data, j->s, j->e, tv_read_index(set, j->e, rho), i) + t * k;
         const double *p = b->p + (rho * CHUNK + in_chunk) * k;
         int64_t place = j->o->stored_order ? rho : b->place[rho];
         int side = place < h ? 0 : place < 2 * h ? 1 : -1, stored = rho < h ? 2 : rho < 2 * h ? 3 : -1;
@@ -148,7 +148,7 @@ static void cell(const job *j, worker *b, int64_t i, int64_t t, int64_t in_chunk
 
 static tv_status trajectory(const job *j, worker *b, int64_t i, sums *a, tv_err *err) {
     const tv_set *set = &j->data->set[j->s];
-    int64_t n = j->data->n, k = j->k, length = tv_trajectory_length(j->data, set, i);
+    int64_t k = j->k, length = tv_trajectory_length(j->data, set, i);
     for (int64_t t0 = 0; t0 < length; t0 += CHUNK) {
         int64_t m = length - t0 < CHUNK ? length - t0 : CHUNK;
         for (int64_t rho = 0; rho < j->R; rho++) {
@@ -157,10 +157,10 @@ static tv_status trajectory(const job *j, worker *b, int64_t i, sums *a, tv_err 
                 memcpy(p, b->p + (j->stored - 1) * CHUNK * k, (size_t)(CHUNK * k) * sizeof *p);
                 continue;
             }
-            size_t at = (size_t)(i * n + t0) * (size_t)k;
+            const int32_t *ids = tv_row_ids(j->data, j->s, j->e, rho, i) + t0 * k;
+            const float *lps = tv_row_lps(j->data, j->s, j->e, rho, i) + t0 * k;
             for (int64_t t = 0; t < m; t++) {
-                double mass = tv_record_probs(set->ids[j->e][rho] + at + t * k, set->lps[j->e][rho] + at + t * k, k,
-                                              j->o->readout, p + t * k);
+                double mass = tv_record_probs(ids + t * k, lps + t * k, k, j->o->readout, p + t * k);
                 if (!(mass >= 0))
                     return TV_FAIL(err, TV_ENUMERIC,
                                    "%s scored by side %c, set %c, pass %lld, trajectory %lld, position %lld: a "

@@ -125,8 +125,8 @@ static tv_status realised_one(const tv_dataset *data, int e, int s, int64_t rho,
                               double *w, double *q, tv_err *err) {
     const tv_set *set = &data->set[s];
     int64_t n = data->n, k = set->k[e], length = tv_trajectory_length(data, set, i), read = tv_read_index(set, e, rho);
-    const int32_t *tokens = set->tokens + i * n, *ids = set->ids[e][read] + (size_t)i * (size_t)n * (size_t)k;
-    const float *lps = set->lps[e][read] + (size_t)i * (size_t)n * (size_t)k;
+    const int32_t *tokens = set->tokens + i * n, *ids = tv_row_ids(data, s, e, read, i);
+    const float *lps = tv_row_lps(data, s, e, read, i);
     for (int64_t t = 0; t < length; t += CHUNK) {
         int64_t m = length - t < CHUNK ? length - t : CHUNK;
         int twice;

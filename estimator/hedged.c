@@ -149,11 +149,23 @@ static tv_status check_side(const tv_dataset *data, int set, int e, int64_t read
     return TV_OK;
 }
 
+double tv_hedged_test_z(double mean, double variance, double predicted, int64_t N) {
+    const double least = N < TV_FAITHFUL_N && predicted > variance ? predicted : variance;
+    if (N < 2 || !(least > 0)) return NAN;
+    const double t = mean / sqrt(least / (double)N), df = (double)(N - 1);
+    return copysign((8 * df + 1) / (8 * df + 3) * sqrt(df * log1p(t * t / df)), t);
+}
+
 static tv_status run_arm(const tv_dataset *data, int set, int64_t reads, tv_readout readout,
                          const tv_hedged_params *fixed, tv_hedged_fn *fn, tv_hedged_arm *arm, tv_err *err) {
     const tv_set *s = &data->set[set];
     if (s->N < 1) return TV_FAIL(err, TV_EARG, "set %s has no trajectories", side_name(set));
-    tv_hedged_job job = {.N = s->N, .n = data->n, .tokens = s->tokens, .lengths = s->lengths, .raw = readout.raw};
+    tv_hedged_job job = {.N = s->N,
+                         .n = data->n,
+                         .blocks = s->blocks > 1 ? s->blocks : 1,
+                         .tokens = s->tokens,
+                         .lengths = s->lengths,
+                         .raw = readout.raw};
     TV_TRY(check_side(data, set, set, reads, &job.own, err));
     TV_TRY(check_side(data, set, !set, reads, &job.other, err));
     job.readout = readout.readout > 0 ? readout.readout : INT32_MAX;
@@ -190,7 +202,10 @@ static tv_status run_arm(const tv_dataset *data, int set, int64_t reads, tv_read
             arm->DAB[i] = r->DAB;
         }
         const double variance = tv_stats_variance(arm->C, arm->N);
-        arm->faithfulness_z = variance > 0 ? tv_stats_mean(arm->C, arm->N) / sqrt(variance / (double)arm->N) : NAN;
+        const double mean = tv_stats_mean(arm->C, arm->N);
+        arm->faithfulness_z = variance > 0 ? mean / sqrt(variance / (double)arm->N) : NAN;
+        arm->test_z = tv_hedged_test_z(
+            mean, variance, tv_stats_mean(arm->qv, arm->N) + (double)job.n * tv_stats_mean(arm->haz, arm->N), arm->N);
     }
     free(tables);
     free(rows);

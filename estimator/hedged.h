@@ -20,6 +20,7 @@ typedef struct {
     double *DAB;                      /* the same on all reads */
     tv_hedged_params params;
     double faithfulness_z; /* mean C / se; NaN when se is 0 or N < 2 */
+    double test_z;         /* the z to judge it by, whatever N: tv_hedged_test_z; NaN as above */
 } tv_hedged_arm;
 
 typedef struct {
@@ -37,6 +38,14 @@ TV_NODISCARD tv_status tv_hedged_run(const tv_dataset *data, int64_t reads, tv_r
 void tv_hedged_free(tv_hedged *h);
 
 typedef enum { TV_HEDGED_T0, TV_HEDGED_T2, TV_HEDGED_T2X, TV_HEDGED_T2PJ } tv_hedged_variant;
+
+/* The faithfulness z on the scale of a standard normal, so that one threshold fits every N. Few trajectories seldom
+ * hold the rare jumps of C, and a standard error without them is too small; below TV_FAITHFUL_N it is at least
+ * sqrt(predicted / N), where predicted bounds the variance that C must have (|dU/dD| <= 1, and a mismatch moves U by at
+ * most 1). Then Student's t with N - 1 degrees of freedom is carried over to the normal (Wallace 1959, within 2%). NaN
+ * when N < 2 or both variances are 0. */
+enum { TV_FAITHFUL_N = 64 };
+double tv_hedged_test_z(double mean, double variance, double predicted, int64_t N);
 
 /* Symmetric value (mean of the two arms' means) and its standard error; clusters of trajectories are the caller's
  * matter. An arm of one trajectory adds no variance: check N >= 2 before printing se. */

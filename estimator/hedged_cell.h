@@ -106,12 +106,13 @@ TV_VEC_FN int32_t find(const int32_t *uid, int64_t n, int32_t id) {
 TV_VEC_FN int64_t gather(const tv_hedged_job *job, const tv_hedged_scratch *s, const tv_hedged_side *side, int is_other,
                          int64_t i, int64_t t, int64_t n_union, tv_hedged_fault *fault) {
     const int64_t half = side->reads > 1 ? side->reads / 2 : 1, k = side->k;
-    const size_t offset = ((size_t)i * (size_t)job->n + (size_t)t) * (size_t)k;
+    const int64_t rows = job->N / job->blocks, block = i / rows;
+    const size_t offset = ((size_t)(i - block * rows) * (size_t)job->n + (size_t)t) * (size_t)k;
     int32_t *const hint = s->hint, *const uid = s->uid;
     double *const oA = s->oA, *const oB = s->oB, *const wA = s->wA, *const wB = s->wB, *const rw = s->rw;
     for (int64_t rho = 0; rho < side->reads; rho++) {
-        const int32_t *ids = side->ids[rho] + offset;
-        const float *lps = side->lps[rho] + offset;
+        const int32_t *ids = side->ids[rho * job->blocks + block] + offset;
+        const float *lps = side->lps[rho * job->blocks + block] + offset;
         int64_t count = k;
         if (k % 4 || job->readout < k) {
             count = take_record(s, ids, lps, k, job->readout);

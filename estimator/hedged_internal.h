@@ -6,15 +6,15 @@
 
 /* One scorer's records over one set. */
 typedef struct {
-    const int32_t *const *ids; /* [reads] pointers to [N,n,k] i32 */
-    const float *const *lps;   /* [reads] pointers to [N,n,k] f32 */
+    const int32_t *const *ids; /* [reads,blocks] pointers to [N/blocks,n,k] i32 */
+    const float *const *lps;   /* [reads,blocks] pointers to [N/blocks,n,k] f32 */
     int64_t k;                 /* stored slots */
     int64_t reads;             /* reads to use: even; 1 when the side is deterministic (it stands for both halves) */
 } tv_hedged_side;
 
 /* One arm: the trajectories of a set, its own scorer and the other one, and the value function's tables. */
 typedef struct {
-    int64_t N, n;
+    int64_t N, n, blocks;   /* blocks: at least 1, divides N */
     const int32_t *tokens;  /* [N,n] i32 */
     const int32_t *lengths; /* [N] i32 or NULL */
     tv_hedged_side own, other;
@@ -42,15 +42,11 @@ typedef struct {
     double *dA, *dB, *dAB;                 /* [cap] log o - log w; +inf where either is 0 */
     double *xA, *xB, *xAB, *pA, *pB, *pAB; /* [cap] near slots: d/S and its powers; 0 elsewhere */
     double *nA, *nB, *nAB;                 /* [cap] near slots: own weights; 0 elsewhere */
-    uint32_t *stamp;                       /* [1 << hash_bits] which cell last wrote the entry */
-    int32_t *entry;                        /* [1 << hash_bits] index into uid */
-    int hash_bits;
-    uint32_t now;
-    int32_t *hint; /* [2, kmax] where slot j of the last record of each side was found */
-    int32_t *rid;  /* [kmax + 4] the current record's ids */
-    float *rlp;    /* [kmax + 4] and log-probabilities */
-    double *rw;    /* [kmax + 4] and weights */
-    void *block;   /* the allocation behind them all */
+    int32_t *hint;                         /* [2, kmax] where slot j of the last record of each side was found */
+    int32_t *rid;                          /* [kmax + 4] the current record's ids */
+    float *rlp;                            /* [kmax + 4] and log-probabilities */
+    double *rw;                            /* [kmax + 4] and weights */
+    void *block;                           /* the allocation behind them all */
 } tv_hedged_scratch;
 
 /* Where a record was refused: its side (0 own, 1 other), read and position. */

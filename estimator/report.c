@@ -30,13 +30,13 @@ typedef struct {
     tv_token_metrics token;
     tv_hedged hedged;
     int has_hedged;
-    /* The hedged distance of a side to itself, the first half of its reads against the second: what is left of it is bias,
-     * since the truth is 0. NaN when it was not measured (fewer than 4 reads). */
+    /* The hedged distance of a side to itself, the first half of its reads against the second: what is left of it is
+     * bias, since the truth is 0. NaN when it was not measured (fewer than 4 reads). */
     struct {
         double estimate, se;
     } hedged_floor[2];
     int64_t floor_reads; /* reads of each half */
-    double *x[2]; /* [N] scratch per set */
+    double *x[2];        /* [N] scratch per set */
 } state;
 
 /* A number with its error bar; NaN = does not exist. */
@@ -108,7 +108,7 @@ static bar sign_bound(const state *st) {
 }
 
 static int faithful(const tv_hedged_arm *arm) {
-    if (!isnan(arm->faithfulness_z)) return fabs(arm->faithfulness_z) < FAITHFUL;
+    if (!isnan(arm->test_z)) return fabs(arm->test_z) < FAITHFUL;
     for (int64_t i = 0; i < arm->N; i++)
         if (arm->C[i] != 0) return 0;
     return 1; /* nothing to test: no position offers a choice that the sides value differently */
@@ -122,8 +122,8 @@ typedef struct {
 } headline;
 
 /* Noise that hangs together along a trajectory (a pass whose batch made all its rows differ alike) outlives corrections
- * that take positions to be independent; the self-distance shows it. Where it stands out from its own error, it widens the
- * interval; it was measured at half of the reads, so it is not too small. */
+ * that take positions to be independent; the self-distance shows it. Where it stands out from its own error, it widens
+ * the interval; it was measured at half of the reads, so it is not too small. */
 static double bias_allowance(const state *st) {
     double allowance = st->both_deterministic ? 0 : tv_hedged_bias_allowance(&st->hedged);
     for (int e = 0; e < 2; e++)
@@ -574,7 +574,7 @@ static void add_checks(state *st, cJSON *report) {
     cJSON *f = cJSON_AddObjectToObject(report, "faithfulness");
     for (int s = 0; s < 2; s++) {
         if (st->has_hedged)
-            add(f, s ? "b" : "a", st->hedged.arm[s].faithfulness_z,
+            add(f, s ? "b" : "a", st->hedged.arm[s].test_z,
                 st->hedged.arm[s].N < 2 ? ONE_TRAJECTORY : "the companion does not vary: nothing to test");
         else
             tv_json_add_null(f, s ? "b" : "a", "needs the hedged estimator");
@@ -610,10 +610,12 @@ static tv_status measure_hedged_floor(state *st, int e, tv_err *err) {
         view.deterministic[s] = 0;
         view.set[s] = *own;
         for (int half = 0; half < 2; half++) {
-            view.set[s].reads[half] = st->floor_reads;
-            view.set[s].k[half] = own->k[e];
-            view.set[s].ids[half] = own->ids[e] + half * st->floor_reads;
-            view.set[s].lps[half] = own->lps[e] + half * st->floor_reads;
+            tv_set *to = &view.set[s];
+            to->ids[half] = own->ids[e], to->lps[half] = own->lps[e];
+            to->own_lp[half] = NULL, to->rank[half] = NULL;
+            to->k[half] = own->k[e], to->reads[half] = own->reads[e];
+            tv_set_skip_reads(to, half, half * st->floor_reads);
+            to->reads[half] = st->floor_reads;
         }
     }
     TV_TRY(tv_hedged_run(&view, st->floor_reads, st->readout, NULL, &h, err));

@@ -29,9 +29,9 @@ typedef struct {
 } tv_protocol_options;
 
 /* Runs the protocol on the levels of one or two arms (set a, set b: half of the trajectories from each), whose
- * `reference` must be there. Returns {"grid", "budgets", "rmse": {family: []}, "levels", "increments", "savings",
- * "theta", "rmse_ratio", "picks", "recycling"}: docs/formats.md. A family that cannot be judged has null entries with a
- * reason. */
+ * `reference` must be there. Returns {"grid", "budgets", "rmse": {family: []}, "levels", "increments",
+ * "savings_over_pilot_single", "savings_over_hindsight_single", "theta", "rmse_ratio", "picks", "recycling"}:
+ * docs/formats.md. A family that cannot be judged has null entries with a reason. */
 TV_NODISCARD tv_status tv_protocol_run(const tv_levels *const *arms, int n_arms, const tv_protocol_options *options,
                                        cJSON **out, tv_err *err);
 

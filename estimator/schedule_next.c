@@ -17,9 +17,7 @@ static tv_dataset shifted(const tv_dataset *data, int64_t first) {
     for (int s = 0; s < 2; s++)
         for (int e = 0; e < 2; e++) {
             if (data->deterministic[e]) continue;
-            view.set[s].ids[e] += first;
-            view.set[s].lps[e] += first;
-            view.set[s].reads[e] -= first;
+            tv_set_skip_reads(&view.set[s], e, first);
         }
     return view;
 }
@@ -107,8 +105,8 @@ tv_status tv_schedule_run(const tv_dataset *data, const tv_schedule_options *o, 
         cJSON_AddNumberToObject(out, "held_out", (double)held_out);
         cJSON_AddNumberToObject(out, "permutations", (double)lo.n_perm);
         cJSON *faith = cJSON_AddObjectToObject(out, "faithfulness");
-        tv_json_add_number(faith, "a", h[0].arm[0].faithfulness_z);
-        tv_json_add_number(faith, "b", h[0].arm[1].faithfulness_z);
+        tv_json_add_number(faith, "a", h[0].arm[0].test_z);
+        tv_json_add_number(faith, "b", h[0].arm[1].test_z);
         *result = out;
     } else {
         cJSON_Delete(out);

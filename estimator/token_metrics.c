@@ -82,15 +82,14 @@ static void worst_add(counters *c, const tv_worst_token *w) {
  * and whether it is under one bf16 step. NaN: token_logprobs are not stored. */
 static double gap_to_last_slot(const job *j, int e, int64_t i, int64_t t, int *near_tie) {
     const tv_set *set = &j->data->set[j->s];
-    int64_t n = j->data->n, k = set->k[e];
+    int64_t k = set->k[e];
     double best = INFINITY;
     *near_tie = 0;
     if (!set->own_lp[e]) return NAN;
     for (int64_t rho = 0; rho < j->reads[e]; rho++) {
-        size_t at = (size_t)(i * n + t) * (size_t)k;
-        const int32_t *ids = set->ids[e][rho] + at;
-        const float *lps = set->lps[e][rho] + at;
-        double last = INFINITY, own = set->own_lp[e][rho][i * n + t];
+        const int32_t *ids = tv_row_ids(j->data, j->s, e, rho, i) + t * k;
+        const float *lps = tv_row_lps(j->data, j->s, e, rho, i) + t * k;
+        double last = INFINITY, own = tv_row_own_lp(j->data, j->s, e, rho, i)[t];
         for (int64_t x = 0; x < k; x++)
             if (ids[x] >= 0 && lps[x] < last && lps[x] > -INFINITY) last = lps[x];
         if (!(last < INFINITY)) continue;
@@ -226,16 +225,15 @@ static void cell(const job *j, worker *b, int64_t i, int64_t t, sums *a) {
 
 static tv_status trajectory(const job *j, worker *b, int64_t i, sums *a, tv_err *err) {
     const tv_set *set = &j->data->set[j->s];
-    int64_t n = j->data->n, length = tv_trajectory_length(j->data, set, i);
+    int64_t length = tv_trajectory_length(j->data, set, i);
     a->first_flip = -1;
     for (int64_t t = 0; t < length; t++) {
         b->u.n = 0;
         for (int e = 0; e < 2; e++) {
             int64_t k = set->k[e];
-            size_t at = (size_t)(i * n + t) * (size_t)k;
             for (int64_t rho = 0; rho < j->reads[e]; rho++) {
-                const int32_t *ids = set->ids[e][rho] + at;
-                if (!(tv_record_probs(ids, set->lps[e][rho] + at, k, j->readout, b->p) >= 0))
+                const int32_t *ids = tv_row_ids(j->data, j->s, e, rho, i) + t * k;
+                if (!(tv_record_probs(ids, tv_row_lps(j->data, j->s, e, rho, i) + t * k, k, j->readout, b->p) >= 0))
                     return TV_FAIL(err, TV_ENUMERIC,
                                    "%s scored by side %c, set %c, pass %lld, trajectory %lld, position %lld: a "
                                    "log-probability is NaN or "

@@ -1,5 +1,6 @@
 /* Noise of the reads and token metrics: golden sigma and support sizes, known noise recovered, degenerate sides. */
 #include "estimator/calibrate.h"
+#include "estimator/histogram.h"
 
 #include <math.h>
 #include <omp.h>
@@ -274,9 +275,27 @@ static void test_bf16_step(void) {
     CHECK_NEAR(tv_bf16_step(ids, off_grid, 5, 1), 0.0625, 0);
 }
 
+/* Percentiles of zeros, of values below and above the bins, and of merged histograms. */
+static void histogram(void) {
+    tv_histogram *h = tv_xcalloc(2, sizeof *h);
+    CHECK(tv_histogram_quantile(h, 0.5) == 0);
+    for (int i = 0; i < 3; i++) tv_histogram_add(h, 0), tv_histogram_add(h + 1, 0);
+    tv_histogram_add(h, 1e-300), tv_histogram_add(h, 1e300);
+    CHECK(h->bin[0] == 1 && h->bin[TV_HIST_BINS - 1] == 1 && h->count == 5);
+    CHECK_NEAR(tv_histogram_quantile(h, 0.8), tv_histogram_value(0), 1e-12);
+    CHECK_NEAR(tv_histogram_quantile(h, 1), tv_histogram_value(TV_HIST_BINS - 1), 1e-12);
+    tv_histogram_add(h + 1, 2.5), tv_histogram_add(h + 1, 2.5);
+    tv_histogram_merge(h, h + 1);
+    CHECK(h->count == 10 && h->zero == 6);
+    CHECK(tv_histogram_quantile(h, 0.6) == 0);
+    CHECK_NEAR(tv_histogram_quantile(h, 0.9), 2.5, 0.02);
+    free(h);
+}
+
 static const tv_test tests[] = {{"calibrate_goldens", test_goldens},
                                 {"calibrate_known_noise", test_known_noise},
                                 {"calibrate_degenerate", test_degenerate},
+                                {"histogram", histogram},
                                 {"moments", test_moments},
                                 {"token_metrics", test_token_metrics},
                                 {"token_metrics_threads", test_threads},

@@ -242,11 +242,52 @@ static void stops_early(void) {
     CHECK(tv_path_exists(cli_path("s/a-on-a.pass-0002.safetensors")));
 }
 
+/* --target-error: blocks and passes are added until the interval is as tight as asked; the same command, and a tighter
+ * one, go on from there; estimate reads all blocks; a budget that does not reach ends with 4 and the reason. */
+static void target_error(void) {
+    cli_tiny_model();
+#define TARGET "compare m --prompts p.jsonl -N 8 -n 6 -R 2 --threads 1 --backend-b math --batch-b 4 --order-b shuffled "
+    CLI(0, "target +-0.2: reached", "tvgpu " TARGET "--target-error 0.2 -o r");
+    cJSON *r = cli_json("r/report.json");
+    CHECK(cli_number(r, "N") == 32 && cli_number(r, "target.trajectories") == 32);
+    CHECK(cJSON_IsTrue(cli_at(r, "target.reached")) && cli_number(r, "target.half_width") <= 0.2);
+    CHECK(cli_number(r, "checks.sampling_agreement_a") >= 0);
+    const double half = cli_number(r, "target.half_width");
+    cJSON_Delete(r);
+    CHECK(tv_path_exists(cli_path("r/block-0003/b-on-b.pass-0001.safetensors")));
+    CHECK(!tv_path_exists(cli_path("r/block-0004")));
+    char *before = cli_without_timing("r/report.json");
+    CLI(0, "going on in r", "tvgpu " TARGET "--target-error 0.2 -o r");
+    char *after = cli_without_timing("r/report.json");
+    CHECK_STR(after, before);
+    free(before), free(after);
+    CLI(4, "the budget is 500", "tvgpu " TARGET "--target-error %.17g --budget 500 -o r", half / 1.5);
+    CLI(0, "block 5 of", "tvgpu " TARGET "--target-error %.17g -o r", half / 1.2);
+    r = cli_json("r/report.json");
+    const double N = cli_number(r, "N");
+    CHECK(N > 32 && cli_number(r, "target.half_width") <= half / 1.2);
+    cJSON_Delete(r);
+    cli_result e = cli_run(NULL, "tvgpu estimate r --json > e.json && tvgpu export r -o b.safetensors");
+    CHECK_INT(e.code, 0);
+    cli_free(&e);
+    r = cli_json("e.json");
+    CHECK(cli_number(r, "N") == N);
+    cJSON_Delete(r);
+    CLI(0, "the interval is as tight as asked", "tvgpu schedule b.safetensors --target-error %.17g", half);
+    CLI(0, "run next:", "tvgpu schedule r --target-error %.17g", half / 4);
+    CLI(0, "run next:", "tvgpu schedule b.safetensors --budget 1e6");
+}
+
 static const tv_test tests[] = {
-    {"equal_sides", equal_sides}, {"default_sides", default_sides},
-    {"equal_runs", equal_runs},   {"json_and_readout", json_and_readout},
-    {"fail_above", fail_above},   {"baseline", baseline},
-    {"dry_run", dry_run},         {"two_models", two_models},
+    {"target_error", target_error},
+    {"equal_sides", equal_sides},
+    {"default_sides", default_sides},
+    {"equal_runs", equal_runs},
+    {"json_and_readout", json_and_readout},
+    {"fail_above", fail_above},
+    {"baseline", baseline},
+    {"dry_run", dry_run},
+    {"two_models", two_models},
     {"stops_early", stops_early},
 };
 TV_TEST_MAIN(tests)

@@ -598,8 +598,105 @@ static void test_bundle_lengths(void) {
     hand_refused(&h, "lengths_a[1] is 3, not within 0..2");
 }
 
+/* Block b of the run in dir: other trajectories, other numbers; passes of each side over each set. */
+static void write_block(const char *dir, int b, int passes, const char *manifest) {
+    tv_err err = {0};
+    char *name = tv_xprintf("block-%04d", b), *folder = tv_path_join(dir, name);
+    CHECK_OK(tv_dir_make(folder, &err), &err);
+    for (int s = 0; s < 2; s++)
+        for (int e = 0; e < 2; e++)
+            for (int pass = e == s ? -1 : 0; pass < (e == TV_A ? passes : 2); pass++) {
+                tv_trace *t = make(e, s, pass);
+                tv_trace_mut m = tv_trace_writable(t);
+                for (int64_t i = 0; i < t->N; i++) m.trajectory[i] += 100 * b;
+                for (int64_t i = 0; i < t->N * n * K; i++) m.topk_logprobs[i] -= 0.01f * (float)b;
+                write_trace(folder, t);
+            }
+    write_text(folder, "run.json", manifest);
+    free(folder), free(name);
+}
+
+/* Blocks of one run count as one set: rows, pointers, lengths and identities follow one another, whatever the number of
+ * passes; as a bundle they are one array; a block that is being measured does not count; foreign blocks are refused. */
+static void test_blocks(void) {
+    tv_err err = {0};
+    tv_dataset *d, *part[3];
+    const char *dir = write_run();
+    char *json = tv_xprintf("{\"a\":%s,\"b\":%s,\"model\":\"tiny\",\"first_trajectory\":7}", SHUFFLED, DETERMINISTIC);
+    write_block(dir, 1, 3, json);
+    write_block(dir, 2, 4, json);
+    write_block(dir, 3, 2, json);
+    char *bundle = tv_path_join(dir, "all.safetensors");
+    for (int b = 0; b < 3; b++) {
+        char *name = tv_xprintf("block-%04d", b), *folder = tv_path_join(dir, name);
+        const char *own[12]; /* the folder's own files, without its blocks */
+        char *file[12];
+        int used = 0;
+        for (int s = 0; s < 2; s++)
+            for (int pass = 0; pass < 3; pass++)
+                for (int e = 0; e < (pass < 2 ? 2 : 1); e++) {
+                    char *trace = name_of(e, s, pass);
+                    own[used] = file[used] = tv_path_join(b ? folder : dir, trace);
+                    used++;
+                    free(trace);
+                }
+        CHECK_OK(tv_dataset_open(own, used, &part[b], &err), &err);
+        for (int i = 0; i < used; i++) free(file[i]);
+        free(folder), free(name);
+    }
+    for (int stored = 0; stored < 2; stored++) { /* the folder, then its bundle */
+        if (!CHECK_OK(open_one(stored ? bundle : dir, &d, &err), &err)) continue;
+        CHECK(d->n == n && d->deterministic[TV_B] && !d->deterministic[TV_A] && d->top_k == 20);
+        for (int s = 0; s < 2; s++) {
+            const tv_set *set = &d->set[s];
+            const int64_t N = part[0]->set[s].N;
+            CHECK_INT(set->N, 3 * N);
+            CHECK(set->reads[TV_A] == 3 && set->reads[TV_B] == 2);
+            for (int64_t i = 0; i < set->N; i++) {
+                const tv_dataset *from = part[i / N];
+                const int64_t row = i % N;
+                CHECK_INT(set->trajectory[i], from->set[s].trajectory[row]);
+                CHECK_INT(set->lengths[i], from->set[s].lengths[row]);
+                CHECK_BYTES(set->tokens + i * n, from->set[s].tokens + row * n, n * 4);
+                for (int e = 0; e < 2; e++)
+                    for (int64_t r = 0; r < set->reads[e]; r++) {
+                        CHECK_BYTES(tv_row_ids(d, s, e, r, i), tv_row_ids(from, s, e, r, row), n * K * 4);
+                        CHECK_BYTES(tv_row_lps(d, s, e, r, i), tv_row_lps(from, s, e, r, row), n * K * 4);
+                        CHECK_BYTES(tv_row_own_lp(d, s, e, r, i), tv_row_own_lp(from, s, e, r, row), n * 4);
+                        CHECK_BYTES(tv_row_rank(d, s, e, r, i), tv_row_rank(from, s, e, r, row), n * 4);
+                    }
+            }
+            tv_set later = *set; /* a view that begins at read 1 */
+            tv_set_skip_reads(&later, TV_A, 1);
+            CHECK(later.reads[TV_A] == 2 &&
+                  later.ids[TV_A][tv_row_pointer(&later, 0, N)] == set->ids[TV_A][tv_row_pointer(set, 1, N)]);
+            CHECK(later.rank[TV_A][tv_row_pointer(&later, 1, 2 * N)] == set->rank[TV_A][tv_row_pointer(set, 2, 2 * N)]);
+        }
+        if (stored) CHECK_INT(d->set[TV_B].k_sample, K);
+        if (!stored) CHECK_OK(tv_dataset_write_bundle(d, bundle, &err), &err);
+        tv_dataset_close(d);
+    }
+    for (int b = 0; b < 3; b++) tv_dataset_close(part[b]);
+    char *other = tv_xprintf("{\"a\":%s,\"b\":%s,\"model\":\"large\"}", SHUFFLED, DETERMINISTIC);
+    write_block(dir, 2, 3, other);
+    refused(dir, TV_EFORMAT, "two blocks of different runs: model is \"tiny\"");
+    write_block(dir, 2, 3, json);
+    char *second = tv_path_join(dir, "block-0002"), *third = tv_path_join(dir, "block-0003");
+    char *away = tv_path_join(dir, "away");
+    CHECK_INT(rename(third, away), 0);
+    free(away);
+    CHECK_INT(rename(second, third), 0);
+    CHECK_OK(tv_dir_make(second, &err), &err); /* begun: the first two count */
+    if (CHECK_OK(open_one(dir, &d, &err), &err)) {
+        CHECK(d->n_blocks == 2 && d->set[TV_A].N == 2 * COUNT_A);
+        tv_dataset_close(d);
+    }
+    free(second), free(third), free(other), free(bundle), free(json);
+}
+
 static const tv_test tests[] = {
     {"run_folder", test_run_folder},
+    {"blocks", test_blocks},
     {"trace_files_in_any_order", test_trace_files_in_any_order},
     {"interrupted_run", test_interrupted_run},
     {"folders_that_are_no_run", test_folders_that_are_no_run},

@@ -286,6 +286,11 @@ static void test_readout(void) {
     tv_record_probs(sorted_ids, sorted, 4, (tv_readout){3, 0}, p);
     CHECK_NEAR(p[2], exp(-2) / want, TOL);
     CHECK(p[3] == 0);
+    /* A tie with the slot before the last is not order: the third is among the two most likely. */
+    const int32_t near_ids[3] = {1, 2, 3};
+    const float near[3] = {-1, -2, -1};
+    tv_record_probs(near_ids, near, 3, (tv_readout){2, 0}, p);
+    CHECK(p[0] == 0.5 && p[1] == 0 && p[2] == 0.5);
     /* No slot at all: no mass, no NaN. */
     const int32_t none[2] = {-1, -1};
     CHECK(tv_record_probs(none, lps, 2, (tv_readout){0, 0}, p) == 0 && p[0] == 0 && p[1] == 0);

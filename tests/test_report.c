@@ -286,6 +286,23 @@ static void test_compare(void) {
     for (int s = 0; s < 2; s++) d.set[s].ids[1] = c, d.set[s].lps[1] = lc;
     CHECK(!tv_sides_compare(&d, &differing, &of));
     CHECK_INT(differing, 2);
+    /* Ranks and token log-probabilities count where both sides have them. */
+    static const int32_t rank_a[1] = {0}, rank_b[1] = {1};
+    const int32_t *ra[1] = {rank_a}, *rb[1] = {rank_b};
+    for (int s = 0; s < 2; s++) d.set[s].ids[1] = b, d.set[s].lps[1] = lb;
+    d.set[1].rank[0] = ra, d.set[1].rank[1] = rb;
+    CHECK(!tv_sides_compare(&d, &differing, &of));
+    CHECK(differing == 1 && of == 7);
+    d.set[1].rank[0] = d.set[1].rank[1] = NULL;
+    /* One read of a deterministic side against three, of which the last alone differs. */
+    const int32_t *three[3] = {iy, iy, iz};
+    const float *three_lps[3] = {ly, ly, lz};
+    for (int s = 0; s < 2; s++) d.set[s].ids[1] = three, d.set[s].lps[1] = three_lps, d.set[s].reads[1] = 3;
+    d.deterministic[0] = 1;
+    CHECK(!tv_sides_compare(&d, &differing, &of));
+    CHECK(differing == 2 && of == 18);
+    d.deterministic[0] = 0;
+    for (int s = 0; s < 2; s++) d.set[s].reads[1] = 1;
     /* Agreement of replay with sampling: largest difference, and slots that replay lost. */
     static const int32_t sample_ids[3] = {9, 4, 5};
     static const float sample_lps[3] = {-2.25f, -1, -3}, sample_own[1] = {-1.5f}, own[1] = {-1};

@@ -340,6 +340,65 @@ static void synthetic_coverage(void) {
     cJSON_Delete(rows);
 }
 
+/* The rows of two replications on the Markov pair, from the definitions: bracket, multilevel and hedged intervals. */
+static void synthetic_coverage_rows(void) {
+    cJSON *rows = NULL;
+    tv_chain chain;
+    tv_chain_distance exact;
+    tv_err err = {0};
+    const tv_markov_options pair = {.n = 48, .contexts = 16, .topics = 2, .k = 10, .delta = 0.11, .seed = 2};
+    if (!CHECK_OK(tv_coverage_run(&(tv_synth_options){.seed = 3, .replications = 2}, NULL, &rows, &err), &err)) return;
+    if (!CHECK_OK(tv_chain_markov(&pair, &chain, &err), &err)) return;
+    CHECK_OK(tv_chain_exact(&chain, &exact, &err), &err);
+    double width[3] = {0}, bias[3] = {0}, inside[3] = {0};
+    for (uint64_t j = 0; j < 2; j++) {
+        const tv_oracle oracle = {TV_ORACLE_HEAVY, 0.03, 3 * 1000003u + 3 * 0x100000000u + j};
+        tv_dataset *data;
+        tv_distance d;
+        tv_hedged h;
+        double low[3] = {0}, high[3] = {0}, estimate[3] = {0}, x[64];
+        CHECK_OK(tv_chain_record(&chain, &oracle, 0, 64, 4, &data, &err), &err);
+        CHECK_OK(tv_distance_run(data, &(tv_distance_options){.reads = 4}, &d, &err), &err);
+        double v_low = 0, v_high = 0;
+        for (int s = 0; s < 2; s++) {
+            tv_distance_split_sign(&d, s, x);
+            low[0] += tv_stats_mean(x, 64) / 2, v_low += tv_stats_variance(x, 64) / 256;
+            tv_distance_z(&d, s, 4, x);
+            estimate[0] += tv_stats_mean(x, 64) / 2, v_high += tv_stats_variance(x, 64) / 256;
+        }
+        low[0] -= 1.96 * sqrt(v_low), high[0] = estimate[0] + 1.96 * sqrt(v_high);
+        tv_distance_free(&d);
+        const int64_t r[] = {1, 2, 4}, N[] = {128, 64, 32};
+        tv_chain_sampler sampler = {.chain = &chain, .oracle = oracle, .side = -1};
+        tv_multilevel_result m;
+        CHECK_OK(
+            tv_multilevel_run(tv_chain_increment, &sampler, &(tv_multilevel_plan){.L = 3, .r = r, .N = N}, &m, &err),
+            &err);
+        estimate[1] = m.estimate, low[1] = m.estimate - (m.bias_bound + 1.96 * m.bound_se);
+        high[1] = m.estimate + 1.96 * m.se;
+        CHECK_OK(tv_hedged_run(data, 2, (tv_readout){0}, NULL, &h, &err), &err);
+        estimate[2] = tv_hedged_combine(&h, TV_HEDGED_T2PJ).estimate;
+        low[2] = tv_hedged_interval95(&h).low, high[2] = tv_hedged_interval95(&h).high;
+        tv_hedged_free(&h);
+        tv_chain_record_free(data);
+        for (int e = 0; e < 3; e++) {
+            width[e] += (high[e] - low[e]) / 2, bias[e] += (estimate[e] - exact.tv) / 2;
+            inside[e] += (low[e] <= exact.tv && exact.tv <= high[e]) / 2.0;
+        }
+    }
+    for (int e = 0; e < 3; e++) {
+        const cJSON *row = cJSON_GetArrayItem(rows, 9 + e);
+        CHECK_STR(fixture_at(row, "instance")->valuestring, "Markov pair");
+        CHECK_NEAR(fixture_at(row, "tv")->valuedouble, exact.tv, 0);
+        CHECK_NEAR(fixture_at(row, "mean_width")->valuedouble, width[e], 1e-12);
+        CHECK_NEAR(fixture_at(row, "bias")->valuedouble, bias[e], 1e-12);
+        CHECK_NEAR(fixture_at(row, "coverage")->valuedouble, inside[e], 0);
+        CHECK(cJSON_IsTrue(fixture_at(row, "conservative")) == (inside[e] > 0.975));
+    }
+    tv_chain_free(&chain);
+    cJSON_Delete(rows);
+}
+
 static const tv_test tests[] = {
     {"synthetic_hard_instance", synthetic_hard_instance},
     {"synthetic_exact", synthetic_exact},
@@ -349,5 +408,6 @@ static const tv_test tests[] = {
     {"synthetic_bad_input", synthetic_bad_input},
     {"synthetic_report", synthetic_report},
     {"synthetic_coverage", synthetic_coverage},
+    {"synthetic_coverage_rows", synthetic_coverage_rows},
 };
 TV_TEST_MAIN(tests)

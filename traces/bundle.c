@@ -244,10 +244,10 @@ typedef struct {
     size_t n;
 } content;
 
-/* Adds a tensor PREFIX_[E_]S of shape [reads,] N, n [, k]; data for one piece, or [reads] pieces. NULL data adds
+/* Adds a tensor PREFIX_[E_]S of shape [reads,] N, n [, k]; data for one piece, or n_pieces equal pieces. NULL data adds
  * nothing. */
 static void add(content *c, const char *prefix, int e, int s, tv_dtype dtype, int n_dims, const int64_t *shape,
-                const void *data, const void *const *pieces) {
+                const void *data, const void *const *pieces, int64_t n_pieces) {
     if (!data && !pieces) return;
     TV_ASSERT(c->n < MAX_TENSORS);
     size_t i = c->n++;
@@ -262,29 +262,50 @@ static void add(content *c, const char *prefix, int e, int s, tv_dtype dtype, in
         t->shape[j] = shape[j];
         t->bytes *= (size_t)shape[j];
     }
-    c->pieces[i] = (tv_st_pieces){pieces, pieces ? (size_t)shape[0] : 0};
+    c->pieces[i] = (tv_st_pieces){pieces, pieces ? (size_t)n_pieces : 0};
+}
+
+/* Records made while sampling set s, block by block; nothing where a block has none. at: [3,blocks] pointers to fill.
+ */
+static void add_samples(content *c, const tv_dataset *d, int s, const void **at) {
+    const int64_t blocks = d->n_blocks > 1 ? d->n_blocks : 1, N = d->set[s].N, n = d->n;
+    int all = 1, own = 1;
+    int64_t k = 0;
+    for (int64_t b = 0; b < blocks; b++) {
+        const tv_set *set = d->n_blocks > 1 ? &d->block[b]->set[s] : &d->set[s];
+        at[b] = set->sample_ids, at[blocks + b] = set->sample_lps, at[2 * blocks + b] = set->sample_own_lp;
+        all &= set->sample_ids && (!b || set->k_sample == k);
+        own &= set->sample_own_lp != NULL;
+        k = set->k_sample;
+    }
+    if (all) {
+        add(c, "sample_ids", -1, s, TV_I32, 3, (int64_t[]){N, n, k}, NULL, at, blocks);
+        add(c, "sample_lps", -1, s, TV_F32, 3, (int64_t[]){N, n, k}, NULL, at + blocks, blocks);
+    }
+    if (own) add(c, "sample_token_logprobs", -1, s, TV_F32, 2, (int64_t[]){N, n}, NULL, at + 2 * blocks, blocks);
 }
 
 tv_status tv_dataset_write_bundle(const tv_dataset *d, const char *path, tv_err *err) {
     content *c = tv_xcalloc(1, sizeof *c);
+    const size_t n_blocks = (size_t)(d->n_blocks > 1 ? d->n_blocks : 1);
+    const void **sampling[2] = {tv_xcalloc(3 * n_blocks, sizeof(void *)), tv_xcalloc(3 * n_blocks, sizeof(void *))};
     for (int s = 0; s < 2; s++) /* the 8-byte dtype first: alignment */
-        add(c, "trajectory", -1, s, TV_I64, 1, &d->set[s].N, d->set[s].trajectory, NULL);
+        add(c, "trajectory", -1, s, TV_I64, 1, &d->set[s].N, d->set[s].trajectory, NULL, 0);
     for (int s = 0; s < 2; s++) {
         const tv_set *set = &d->set[s];
         const int64_t N = set->N, n = d->n;
-        add(c, "tokens", -1, s, TV_I32, 2, (int64_t[]){N, n}, set->tokens, NULL);
-        add(c, "lengths", -1, s, TV_I32, 1, &N, set->lengths, NULL);
-        add(c, "prompt_index", -1, s, TV_I32, 1, &N, set->prompt_index, NULL);
+        add(c, "tokens", -1, s, TV_I32, 2, (int64_t[]){N, n}, set->tokens, NULL, 0);
+        add(c, "lengths", -1, s, TV_I32, 1, &N, set->lengths, NULL, 0);
+        add(c, "prompt_index", -1, s, TV_I32, 1, &N, set->prompt_index, NULL, 0);
         for (int e = 0; e < 2; e++) {
             const int64_t shape[] = {set->reads[e], N, n, set->k[e]};
-            add(c, "ids", e, s, TV_I32, 4, shape, NULL, (const void *const *)set->ids[e]);
-            add(c, "lps", e, s, TV_F32, 4, shape, NULL, (const void *const *)set->lps[e]);
-            add(c, "token_logprobs", e, s, TV_F32, 3, shape, NULL, (const void *const *)set->own_lp[e]);
-            add(c, "token_rank", e, s, TV_I32, 3, shape, NULL, (const void *const *)set->rank[e]);
+            const int64_t pieces = set->reads[e] * (set->blocks > 1 ? set->blocks : 1);
+            add(c, "ids", e, s, TV_I32, 4, shape, NULL, (const void *const *)set->ids[e], pieces);
+            add(c, "lps", e, s, TV_F32, 4, shape, NULL, (const void *const *)set->lps[e], pieces);
+            add(c, "token_logprobs", e, s, TV_F32, 3, shape, NULL, (const void *const *)set->own_lp[e], pieces);
+            add(c, "token_rank", e, s, TV_I32, 3, shape, NULL, (const void *const *)set->rank[e], pieces);
         }
-        add(c, "sample_ids", -1, s, TV_I32, 3, (int64_t[]){N, n, set->k_sample}, set->sample_ids, NULL);
-        add(c, "sample_lps", -1, s, TV_F32, 3, (int64_t[]){N, n, set->k_sample}, set->sample_lps, NULL);
-        add(c, "sample_token_logprobs", -1, s, TV_F32, 2, (int64_t[]){N, n}, set->sample_own_lp, NULL);
+        add_samples(c, d, s, sampling[s]);
     }
     char temperature[32], top_k[32];
     char *run = d->manifest ? tv_json_line(d->manifest) : NULL;
@@ -303,6 +324,8 @@ tv_status tv_dataset_write_bundle(const tv_dataset *d, const char *path, tv_err 
     if (run) metadata[n++] = "run", metadata[n++] = run;
     tv_status s = tv_st_write_pieces(path, c->tensors, c->pieces, c->n, metadata, err);
     free(run);
+    free(sampling[0]);
+    free(sampling[1]);
     free(c);
     return s;
 }

@@ -29,18 +29,20 @@ tv_dataset *tv_dataset_make(const char *source) {
 
 void *tv_dataset_keep(tv_dataset *d, void *block) {
     tv_dataset_owner *o = d->owner;
-    o->blocks = tv_xrealloc(o->blocks, (size_t)(o->n_blocks + 1) * sizeof *o->blocks);
-    return o->blocks[o->n_blocks++] = block;
+    o->kept = tv_xrealloc(o->kept, (size_t)(o->n_kept + 1) * sizeof *o->kept);
+    return o->kept[o->n_kept++] = block;
 }
 
 void tv_dataset_close(tv_dataset *d) {
     if (!d) return;
     tv_dataset_owner *o = d->owner;
     for (int64_t i = 0; i < o->n_traces; i++) tv_trace_close(o->traces[i]);
-    for (int64_t i = 0; i < o->n_blocks; i++) free(o->blocks[i]);
+    for (int64_t i = 0; i < o->n_kept; i++) free(o->kept[i]);
+    for (int64_t b = 0; b < d->n_blocks; b++) tv_dataset_close(d->block[b]);
+    free(d->block);
     tv_st_close(o->bundle);
     free(o->traces);
-    free(o->blocks);
+    free(o->kept);
     free(o);
     cJSON_Delete(d->manifest);
     for (int e = 0; e < 2; e++) cJSON_Delete(d->config[e]);
@@ -464,6 +466,58 @@ static tv_status load_folder(tv_dataset *d, const char *dir, member **members, t
     return build(d, *members, n, err);
 }
 
+/* ---- blocks of a run folder ---- */
+
+/* 1 when the block has as many passes as its run promises, and as the first block has: one that is being measured has
+ * not. */
+static int block_complete(const tv_dataset *first, const char *dir) {
+    const int promised = whole_number(first->manifest, "R");
+    for (int e = 0; e < 2; e++)
+        for (int s = 0; s < 2; s++) {
+            int64_t reads = first->set[s].reads[e];
+            if (promised && promised < reads) reads = promised;
+            char *name = tv_xprintf("%c-on-%c.pass-%04" PRId64 ".safetensors", LETTER[e], LETTER[s], reads - 1);
+            char *path = tv_path_join(dir, name);
+            int there = tv_path_exists(path);
+            free(path);
+            free(name);
+            if (!there) return 0;
+        }
+    return 1;
+}
+
+/* The blocks of the run: the folder's own trajectories, then those of block-0001, block-0002, ... */
+static tv_status load_blocks(tv_dataset *d, const char *dir, tv_err *err) {
+    for (int64_t b = 0;; b++) {
+        char *name = tv_xprintf("block-%04" PRId64, b), *path = b ? tv_path_join(dir, name) : tv_xstrdup(dir);
+        tv_status s = TV_OK;
+        int there = !b || tv_path_is_dir(path);
+        if (there && b && !block_complete(d->block[0], path)) {
+            tv_warn("%s: the block is not complete: the %" PRId64 " before it are used", path, b);
+            there = 0;
+        }
+        if (there) {
+            member *members = NULL;
+            d->block = tv_xrealloc(d->block, (size_t)(b + 1) * sizeof *d->block);
+            d->block[d->n_blocks++] = tv_dataset_make(path);
+            s = load_folder(d->block[b], path, &members, err);
+            free(members);
+        }
+        free(path);
+        free(name);
+        TV_TRY(s);
+        if (!there) break;
+    }
+    if (d->n_blocks > 1) return tv_dataset_join(d, err);
+    tv_dataset *only = d->block[0], shell = *d; /* one after all: it is the dataset */
+    *d = *only;
+    *only = shell;
+    free(only->block);
+    only->block = NULL, only->n_blocks = 0;
+    tv_dataset_close(only);
+    return TV_OK;
+}
+
 /* ---- opening ---- */
 
 static tv_status load_list(tv_dataset *d, const char *const *paths, int n_paths, member **members, tv_err *err) {
@@ -484,7 +538,12 @@ static int is_trace(const tv_st_file *f) {
 }
 
 static tv_status load(tv_dataset *d, const char *const *paths, int n_paths, member **members, tv_err *err) {
-    if (n_paths == 1 && tv_path_is_dir(paths[0])) return load_folder(d, paths[0], members, err);
+    if (n_paths == 1 && tv_path_is_dir(paths[0])) {
+        char *second = tv_path_join(paths[0], "block-0001");
+        const int blocks = tv_path_is_dir(second);
+        free(second);
+        return blocks ? load_blocks(d, paths[0], err) : load_folder(d, paths[0], members, err);
+    }
     if (n_paths == 1) {
         tv_st_file *file;
         TV_TRY(tv_st_open(paths[0], &file, err));

@@ -23,34 +23,78 @@ typedef struct {
     const float *const *lps[2];    /* [reads[e]] pointers to [N,n,k[e]] f32; of empty slots: ignored */
     const float *const *own_lp[2]; /* [reads[e]] pointers to [N,n] f32 (token_logprobs), or NULL when not stored */
     const int32_t *const *rank[2]; /* [reads[e]] pointers to [N,n] i32 (token_rank), or NULL */
-    const int32_t *sample_ids;     /* [N,n,k_sample] the records made while sampling, or NULL */
-    const float *sample_lps;       /* [N,n,k_sample] */
-    const float *sample_own_lp;    /* [N,n] or NULL */
+    int64_t blocks;             /* > 1: the four above are [reads[e],blocks] pointers to N / blocks rows each; 0 = 1 */
+    const int32_t *sample_ids;  /* [N,n,k_sample] the records made while sampling, or NULL */
+    const float *sample_lps;    /* [N,n,k_sample] */
+    const float *sample_own_lp; /* [N,n] or NULL */
     int64_t k_sample;
 } tv_set;
 
-typedef struct {
+typedef struct tv_dataset {
     int64_t n;
     tv_set set[2]; /* [TV_A], [TV_B]: set[s] was sampled by side s */
     /* 1: side e's passes are known to be bit-identical: one read stands for every r. Run folders and trace files: its
      * configuration draws nothing per pass ("order" is "fixed" and "arrivals" is "together") and all stored reads agree
      * in every bit. Bundles: the metadata says so, or there are two or more reads and they agree. */
     int deterministic[2];
-    double temperature; /* NAN when unknown (a bundle need not say) or the sides differ in it */
-    int top_k;          /* the sampling truncation; 0 when unknown */
-    cJSON *manifest;    /* run.json, or NULL */
-    cJSON *config[2];   /* configuration of each side, from run.json or its passes; NULL when unknown (bundles) */
-    char *source;       /* the path it came from */
-    void *owner;        /* private */
+    double temperature;        /* NAN when unknown (a bundle need not say) or the sides differ in it */
+    int top_k;                 /* the sampling truncation; 0 when unknown */
+    struct tv_dataset **block; /* [n_blocks] the blocks that a run with --target-error was put together from; NULL: one.
+                                * Their sample_* stay in them; the sets above have none. */
+    int64_t n_blocks;
+    cJSON *manifest;  /* run.json, or NULL */
+    cJSON *config[2]; /* configuration of each side, from run.json or its passes; NULL when unknown (bundles) */
+    char *source;     /* the path it came from */
+    void *owner;      /* private */
 } tv_dataset;
+
+/* Row i of stored read `read` begins at element tv_row_offset of the array that pointer tv_row_pointer leads to; width:
+ * elements of a row. */
+static inline int64_t tv_row_pointer(const tv_set *set, int64_t read, int64_t i) {
+    return set->blocks > 1 ? read * set->blocks + i / (set->N / set->blocks) : read;
+}
+static inline size_t tv_row_offset(const tv_set *set, int64_t i, size_t width) {
+    return (size_t)(set->blocks > 1 ? i % (set->N / set->blocks) : i) * width;
+}
+/* The records of trajectory i in stored read `read` of scorer e: [n,k[e]]. */
+static inline const int32_t *tv_row_ids(const tv_dataset *data, int s, int e, int64_t read, int64_t i) {
+    const tv_set *set = &data->set[s];
+    return set->ids[e][tv_row_pointer(set, read, i)] + tv_row_offset(set, i, (size_t)(data->n * set->k[e]));
+}
+static inline const float *tv_row_lps(const tv_dataset *data, int s, int e, int64_t read, int64_t i) {
+    const tv_set *set = &data->set[s];
+    return set->lps[e][tv_row_pointer(set, read, i)] + tv_row_offset(set, i, (size_t)(data->n * set->k[e]));
+}
+/* Its token log-probabilities [n] and ranks [n]; NULL where they are not stored. */
+static inline const float *tv_row_own_lp(const tv_dataset *data, int s, int e, int64_t read, int64_t i) {
+    const tv_set *set = &data->set[s];
+    return set->own_lp[e] ? set->own_lp[e][tv_row_pointer(set, read, i)] + tv_row_offset(set, i, (size_t)data->n)
+                          : NULL;
+}
+static inline const int32_t *tv_row_rank(const tv_dataset *data, int s, int e, int64_t read, int64_t i) {
+    const tv_set *set = &data->set[s];
+    return set->rank[e] ? set->rank[e][tv_row_pointer(set, read, i)] + tv_row_offset(set, i, (size_t)data->n) : NULL;
+}
+/* Makes the pointer arrays of scorer e start at stored read `first`, in a copy of a set. */
+static inline void tv_set_skip_reads(tv_set *set, int e, int64_t first) {
+    const int64_t pointers = first * (set->blocks > 1 ? set->blocks : 1);
+    set->ids[e] += pointers;
+    set->lps[e] += pointers;
+    if (set->own_lp[e]) set->own_lp[e] += pointers;
+    if (set->rank[e]) set->rank[e] += pointers;
+    set->reads[e] -= first;
+}
 
 /* Opens a run folder, a bundle, or several trace files of one measurement. paths holds n_paths names. Of a run folder
  * the passes 0, 1, ... up to the first that is missing count, for each (side, set) by itself; when later ones exist a
  * warning says that they do not. Files are mapped, never copied, but for a trace file whose trajectories come in
- * another order than the sample file's: its rows are put in order in memory. Refuses, naming the field and both values,
- * whatever must not meet: other tokens, lengths, prompts, temperature (of one side; two sides may differ in it when
- * their configurations say so), sampling seed, k, format; missing trajectories; two configurations of one side; a NaN
- * or log-probability above 0 (1e-3 slack); a duplicate id within a record; a set without both scorers. */
+ * another order than the sample file's: its rows are put in order in memory. Folders block-0001, block-0002, ... in a
+ * run folder are further trajectories of the same run: those count that have a complete pass of each side over each
+ * set, in order up to the first that has not, and of all of them the reads that every one has. Refuses, naming the
+ * field and both values, whatever must not meet: other tokens, lengths, prompts, temperature (of one side; two sides
+ * may differ in it when their configurations say so), sampling seed, k, format; missing trajectories; two
+ * configurations of one side; a NaN or log-probability above 0 (1e-3 slack); a duplicate id within a record; a set
+ * without both scorers. */
 TV_NODISCARD tv_status tv_dataset_open(const char *const *paths, int n_paths, tv_dataset **out, tv_err *err);
 /* A bundle from bytes in memory that outlive the dataset (fuzz entry). */
 TV_NODISCARD tv_status tv_dataset_parse_bundle(const unsigned char *bytes, size_t size, const char *name,

@@ -11,8 +11,8 @@ typedef struct {
     tv_trace **traces; /* [n_traces] */
     int64_t n_traces;
     tv_st_file *bundle; /* or NULL */
-    void **blocks;      /* [n_blocks] malloc'ed: pointer arrays and copies */
-    int64_t n_blocks;
+    void **kept;        /* [n_kept] malloc'ed: pointer arrays and copies */
+    int64_t n_kept;
 } tv_dataset_owner;
 
 /* An empty dataset with its owner. */
@@ -21,6 +21,9 @@ tv_dataset *tv_dataset_make(const char *source);
 void *tv_dataset_keep(tv_dataset *data, void *block);
 /* 1 when all reads of scorer e over both sets agree in every bit up to the trajectories' ends. */
 int tv_dataset_reads_agree(const tv_dataset *data, int e);
+/* Turns d, whose block [n_blocks >= 2] are filled, into all their trajectories together (traces/blocks.c). Refuses
+ * blocks that are not one run. */
+tv_status tv_dataset_join(tv_dataset *data, tv_err *err);
 /* Refuses when the four k or the two n differ; sets data->n. */
 tv_status tv_dataset_check_k(const tv_dataset *data, tv_err *err);
 /* Fills data from a bundle file, which data then owns (also on failure). */
