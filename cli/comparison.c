@@ -293,7 +293,7 @@ static cJSON *timing_json(const cli_comparison *c) {
 
 /* 1 when side s of c and side q of d run the same weights on the same device. */
 static int same_engine(const cli_comparison *c, int s, const cli_comparison *d, int q) {
-    const cli_side *a = &c->args->side[s], *b = &d->args->side[q];
+    const tv_side *a = &c->args->side[s], *b = &d->args->side[q];
     return !strcmp(c->dir[s], d->dir[q]) && !strcmp(a->device, b->device) && a->weight_dtype == b->weight_dtype;
 }
 

@@ -1,5 +1,6 @@
 #include "estimator/calibrate.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,9 @@
 #include "estimator/union.h"
 
 enum { CHUNK = 16 }; /* positions whose reads are decoded at once */
+/* Differences of this size, relative to what is compared, are the rounding of sums of equal reads, and count as none:
+ * a mean of three equal numbers need not be that number. Log-probabilities are stored in float32, far coarser. */
+static const double ROUNDING = 16 * DBL_EPSILON;
 
 /* Sums over one trajectory; merged in the order of trajectories. */
 typedef struct {
@@ -70,6 +74,7 @@ static void deviations(const job *j, worker *b, sums *a) {
     double square = 0, slope = 0, centre = 0.5 * (double)(R - 1);
     for (int64_t rho = 0; rho < R; rho++) {
         double d = b->q[rho] / mean - 1;
+        if (fabs(d) <= ROUNDING) d = 0;
         b->q[rho] = d;
         square += d * d;
         a->d3 += d * d * d;
@@ -130,8 +135,8 @@ static void cell(const job *j, worker *b, int64_t i, int64_t t, int64_t in_chunk
     for (int64_t x = 0; x < u->n; x++) {
         double d = (u->sum[0][x] - u->sum[1][x]) / H, m = (u->sum[0][x] + u->sum[1][x]) / H;
         double ds = (u->sum[2][x] - u->sum[3][x]) / H, ms = (u->sum[2][x] + u->sum[3][x]) / H;
-        if (m > 0) chi2 += d * d / m;
-        if (ms > 0) stored += ds * ds / ms;
+        if (fabs(d) > ROUNDING * m) chi2 += d * d / m;
+        if (fabs(ds) > ROUNDING * ms) stored += ds * ds / ms;
     }
     chi2 *= H;
     a->chi2 += chi2;
@@ -140,7 +145,7 @@ static void cell(const job *j, worker *b, int64_t i, int64_t t, int64_t in_chunk
     tv_histogram_add(&b->count.chi2, chi2);
     if (half[0] > 0 && half[1] > 0) {
         double d = (half[0] - half[1]) / H, m = 0.5 * (half[0] + half[1]) / H;
-        a->realised += 0.5 * H * d * d / (m * m);
+        if (fabs(d) > ROUNDING * m) a->realised += 0.5 * H * d * d / (m * m);
         a->realised_cells++;
     }
     if (seen) deviations(j, b, a);

@@ -8,6 +8,7 @@
 #include "estimator/stats.h"
 #include "estimator/synthetic.h"
 
+enum { INSTANCES = 7 };
 /* Estimators whose intervals are judged. */
 enum { BRACKET, MULTILEVEL, HEDGED, ESTIMATORS };
 static const char *const estimator_names[ESTIMATORS] = {"plugin_bracket", "multilevel", "hedged"};
@@ -99,6 +100,16 @@ static tv_status build_instances(instance *list, int *count, tv_err *err) {
                                                     .seed = i ? 9 : 2},
                                &x->chain, err));
     }
+    /* Steps far above their noise: one trajectory in seven has a log-ratio of exactly 0. */
+    for (int i = 0; i < 2; i++) {
+        instance *x = &list[(*count)++];
+        *x = (instance){.name = i ? "short Markov pair, N 128" : "short Markov pair, N 32",
+                        .oracle = {.kind = TV_ORACLE_HEAVY, .sigma = 0.02},
+                        .N = i ? 128 : 32};
+        TV_TRY(
+            tv_chain_markov(&(tv_markov_options){.n = 24, .contexts = 8, .topics = 2, .k = 8, .delta = 0.15, .seed = 2},
+                            &x->chain, err));
+    }
     return TV_OK;
 }
 
@@ -131,7 +142,7 @@ static void add_row(cJSON *rows, const instance *x, double tv, int estimator, co
 tv_status tv_coverage_run(const tv_synth_options *options, const tv_progress *progress, cJSON **report, tv_err *err) {
     *report = NULL;
     const int64_t replications = options->replications > 0 ? options->replications : 2000;
-    instance list[5] = {{0}};
+    instance list[INSTANCES] = {{0}};
     int count = 0;
     tv_status status = build_instances(list, &count, err);
     cJSON *rows = cJSON_CreateArray();

@@ -18,6 +18,10 @@ typedef struct {
     double *qv, *haz;                 /* moments behind the automatic parameters */
     double *DA, *DB;                  /* log own - log other on each half; NaN marks a dead half (never printed) */
     double *DAB;                      /* the same on all reads */
+    /* Steps: candidates whose |d^AB| exceeds |d^A - d^B| and three standard deviations of read noise; alive prefixes.
+     */
+    double steps;    /* mean number in a trajectory, by own mass */
+    double inverse2; /* the same with each counted as 1/(d^AB)^2 */
     tv_hedged_params params;
     double faithfulness_z; /* mean C / se; NaN when se is 0 or N < 2 */
     double test_z;         /* the z to judge it by, whatever N: tv_hedged_test_z; NaN as above */
@@ -54,12 +58,17 @@ typedef struct {
 } tv_hedged_value;
 tv_hedged_value tv_hedged_combine(const tv_hedged *h, tv_hedged_variant variant);
 
-/* What the interval adds for bias that the jackknives cannot remove: max(|T2pj - T2|, misfit (1 + sqrt 2 misfit) drop),
- * with drop = |mean Z(halves) - mean Z(all)| and misfit = sd T2pj / sd Z (at most 1), the share of the spread that the
- * value function leaves unexplained: read noise reaches the hedged value through nothing else. The plug-in's own bias
- * at these reads is at most drop where the log-ratio is smooth (it falls like 1/r) and (1 + sqrt 2) drop where it has
- * atoms at 0 (r^{-1/2}), and atoms are what no value function explains. docs/estimator-hedged.md says what this was
- * measured on. */
+/* What the interval adds for bias that the jackknives cannot remove: max(|T2pj - T2|, misfit (1 + sqrt 2 misfit) drop,
+ * kink).
+ *
+ * drop = |mean Z(halves) - mean Z(all)|; misfit = sd T2pj / sd Z (at most 1), the share of the spread that the value
+ * function leaves unexplained.
+ *
+ * kink = |T0 - T2pj| min(c, c e^{-steps} + spacing^2 / (5 s^2)), c = 1 + sqrt 2: what is left where the log-ratio lives
+ * on atoms; s^2 = mean (D_A - D_B)^2 / 4, its read noise; spacing^2 = steps / inverse2, the harmonic mean of squared
+ * steps.
+ *
+ * docs/estimator-hedged.md derives them and says what they were measured on. */
 double tv_hedged_bias_allowance(const tv_hedged *h);
 /* The bias-inclusive nominal 95% interval T2pj +- (1.96 se + allowance). Not clipped to [0,1]. */
 typedef struct {

@@ -177,7 +177,7 @@ TV_VEC void TV_HEDGED_TRAJECTORY(const tv_hedged_job *job, tv_hedged_scratch *s,
     double D[4] = {0, 0, 0, 0}; /* prefixes, by lane */
     int dead[4] = {0, 0, 0, 1}; /* a dead prefix never moves again */
     double sum[3] = {0, 0, 0};  /* jackknifed increments by lane: T2, and the two halves of T2x */
-    double T0 = 0, C = 0, qv = 0, haz = 0;
+    double T0 = 0, C = 0, qv = 0, haz = 0, gap2 = 0, mass = 0, steps = 0, inverse = 0;
     int64_t n_union = 0;
     /* Locals, because the compiler must otherwise expect every store to move the arrays. */
     double *const a_oA = s->oA, *const a_oB = s->oB, *const a_wA = s->wA, *const a_wB = s->wB;
@@ -209,17 +209,19 @@ TV_VEC void TV_HEDGED_TRAJECTORY(const tv_hedged_job *job, tv_hedged_scratch *s,
             vstore(a_dAB + j, log_ratio(vset(0.5) * (vload(a_oA + j) + vload(a_oB + j)),
                                         vset(0.5) * (vload(a_wA + j) + vload(a_wB + j))));
         if (what & TV_HEDGED_MOMENTS) {
-            tv_v4d s1 = zero, sa = zero, sb = zero, mAB = zero, mA = zero, mB = zero;
+            tv_v4d s1 = zero, sa = zero, sb = zero, mAB = zero, mA = zero, mB = zero, gap = zero, seen = zero;
             for (int64_t j = 0; j < padded; j += 4) {
                 const tv_v4d oA = vload(a_oA + j), oB = vload(a_oB + j), wA = vload(a_wA + j), wB = vload(a_wB + j);
                 const tv_v4d dA = vload(a_dA + j), dB = vload(a_dB + j), oAB = vset(0.5) * (oA + oB);
                 const tv_v4i finite = (dA < infinity) & (dB < infinity);
                 const tv_v4d ka = vkeep(finite, dA), kb = vkeep(finite, dB), ko = vkeep(finite, oAB);
                 s1 += ko * ka * kb, sa += ko * ka, sb += ko * kb;
+                gap += ko * (ka - kb) * (ka - kb), seen += ko;
                 mAB += vkeep(vset(0.5) * (wA + wB) <= zero, oAB);
                 mA += vkeep(wA <= zero, oA), mB += vkeep(wB <= zero, oB);
             }
             qv += vsum(s1) - vsum(sa) * vsum(sb);
+            gap2 += vsum(gap), mass += vsum(seen);
             haz += 2 * vsum(mAB) - 0.5 * (vsum(mA) + vsum(mB));
         }
 
@@ -238,6 +240,7 @@ TV_VEC void TV_HEDGED_TRAJECTORY(const tv_hedged_job *job, tv_hedged_scratch *s,
             const double inv = S > 0 ? 1.0 / S : 0;
             const tv_v4d reach = vset(S < 1 ? S : 1.0);
             tv_v4d n0A = zero, n0B = zero, n0AB = zero, all_A = zero, all_B = zero, all_AB = zero;
+            tv_v4d step = zero, small = zero;
             for (int64_t j = 0; j < padded; j += 4) {
                 const tv_v4d dA = vload(a_dA + j), dB = vload(a_dB + j), dAB = vload(a_dAB + j);
                 const tv_v4d oA = vload(a_oA + j), oB = vload(a_oB + j), oAB = vset(0.5) * (oA + oB);
@@ -255,7 +258,13 @@ TV_VEC void TV_HEDGED_TRAJECTORY(const tv_hedged_job *job, tv_hedged_scratch *s,
                 vstore(a_nAB + j, nAB);
                 n0A += nA, n0B += nB, n0AB += nAB;
                 all_A += oA, all_B += oB, all_AB += oAB;
+                /* Candidates whose log-ratio stands out from the noise of the arm and from its own. */
+                const tv_v4d size = vabs(dAB);
+                const tv_v4i clear =
+                    (dA < infinity) & (dB < infinity) & (size > vset(job->noise)) & (size > vabs(dA - dB));
+                step += vkeep(clear, oAB), small += vkeep(clear, oAB / (dAB * dAB));
             }
+            steps += vsum(step), inverse += vsum(small);
             const double massA = vsum(all_A), massB = vsum(all_B), massAB = vsum(all_AB);
             /* sum_a o G for each average, lanes = prefixes; crossP = sum_a o^Q G(D^AB + d^P(a)), Q the other half. */
             tv_v4d FA = vset(vsum(n0A)) * centre, FB = vset(vsum(n0B)) * centre, FAB = vset(vsum(n0AB)) * centre;
@@ -360,10 +369,12 @@ TV_VEC void TV_HEDGED_TRAJECTORY(const tv_hedged_job *job, tv_hedged_scratch *s,
         row->T2 = sum[LANE_AB];
         row->T2x = 0.5 * (sum[LANE_A] + sum[LANE_B]);
         row->C = C;
+        row->steps = steps, row->inverse = inverse;
     }
     if (what & TV_HEDGED_MOMENTS) {
         row->qv = qv;
         row->haz = haz / (double)n;
+        row->gap2 = gap2, row->mass = mass;
         row->DA = dead[LANE_A] ? NAN : D[LANE_A];
         row->DB = dead[LANE_B] ? NAN : D[LANE_B];
         row->DAB = dead[LANE_AB] ? NAN : D[LANE_AB];

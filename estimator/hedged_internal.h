@@ -21,6 +21,7 @@ typedef struct {
     int64_t readout; /* most slots of a record that count; at least 1 */
     int raw;
     double tau2;
+    double noise; /* a candidate's |d^AB| above it is a step: three standard deviations of its read noise */
     /* Tables over t = -1..n-1, entry t + 1: */
     const double *v; /* [n+1] V rem/n */
     const double *S; /* [n+1] sqrt(v + tau2) */
@@ -33,6 +34,8 @@ enum { TV_HEDGED_MAX_ORDER = 20 };
 typedef struct {
     double T0, T2, T2x, C; /* without the smoothing correction */
     double qv, haz, DA, DB, DAB;
+    double gap2, mass;     /* sums over candidates of o^AB (d^A - d^B)^2, and of o^AB, where both are finite */
+    double steps, inverse; /* sums over steps of o^AB, and of o^AB / d^AB^2; while the prefixes live */
 } tv_hedged_row;
 
 /* Working memory of one thread, sized by tv_hedged_scratch_new. */

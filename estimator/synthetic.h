@@ -121,7 +121,7 @@ typedef struct {
 TV_NODISCARD tv_status tv_synth_error_rate(const tv_chain *chain, double tv, uint64_t seed, int64_t batches,
                                            tv_synth_rate *out, tv_err *err);
 
-/* Coverage of the reported 95% intervals on five instances of known TV: an array of {instance, tv, estimator,
+/* Coverage of the reported 95% intervals on seven instances of known TV: an array of {instance, tv, estimator,
  * replications, coverage, mean_width, bias, held, conservative}. */
 TV_NODISCARD tv_status tv_coverage_run(const tv_synth_options *options, const tv_progress *progress, cJSON **report,
                                        tv_err *err);

@@ -129,6 +129,44 @@ static void test_known_noise(void) {
     noisy_free(&m);
 }
 
+/* Reads that agree to the bit, and reads that store the same slots in another order, carry no noise at any R: the
+ * rounding of their means is not taken for some. */
+static void test_equal_reads(void) {
+    enum { N = 8, n = 20, K = 3 };
+    static int32_t tokens[N * n], ids[2][N * n * K];
+    static float lps[2][N * n * K];
+    tv_rng rng = {11};
+    for (int x = 0; x < N * n; x++) {
+        const double p = 0.1 + 0.5 * tv_rng_uniform(&rng), q = (1 - p) * tv_rng_uniform(&rng);
+        const float lp[K] = {(float)log(p), (float)log(q), (float)log(1 - p - q)};
+        for (int j = 0; j < K; j++)
+            for (int turned = 0; turned < 2; turned++) {
+                ids[turned][x * K + (j + turned) % K] = j;
+                lps[turned][x * K + (j + turned) % K] = lp[j];
+            }
+    }
+    const int32_t *id_list[7];
+    const float *lp_list[7];
+    for (int turning = 0; turning < 2; turning++)
+        for (int R = 2; R <= 7; R++) {
+            for (int r = 0; r < R; r++) id_list[r] = ids[turning * r % 2], lp_list[r] = lps[turning * r % 2];
+            tv_dataset d = {.n = n, .temperature = 1};
+            for (int s = 0; s < 2; s++) {
+                d.set[s].N = N, d.set[s].tokens = tokens;
+                for (int e = 0; e < 2; e++)
+                    d.set[s].reads[e] = R, d.set[s].k[e] = K, d.set[s].ids[e] = id_list, d.set[s].lps[e] = lp_list;
+            }
+            tv_err err = {0};
+            tv_calibration c;
+            if (!CHECK_OK(tv_calibrate(&d, NULL, &c, &err), &err)) return;
+            const tv_calibration_part *p = &c.part[1][0];
+            CHECK(p->tracked == N * n && p->sigma2_union == 0 && p->sigma2_union_stored == 0 &&
+                  p->sigma2_realised == 0 && p->sigma2_union_max == 0);
+            CHECK(p->width_variance == 0 && p->width_median == 0 && p->deviation_max == 0 && p->kurtosis == 0);
+            CHECK(p->autocorrelation[0] == 0 && p->drift == 0 && isnan(p->drift_z));
+        }
+}
+
 /* One read: no noise can be known. A deterministic side: exactly 0 and no NaN. */
 static void test_degenerate(void) {
     noisy m;
@@ -294,6 +332,7 @@ static void histogram(void) {
 
 static const tv_test tests[] = {{"calibrate_goldens", test_goldens},
                                 {"calibrate_known_noise", test_known_noise},
+                                {"calibrate_equal_reads", test_equal_reads},
                                 {"calibrate_degenerate", test_degenerate},
                                 {"histogram", histogram},
                                 {"moments", test_moments},

@@ -285,6 +285,78 @@ static void hedged_bad_input(void) {
     fixture_close(&f);
 }
 
+/* p of the token with this id in a record's slots; 0 where it is absent. */
+static double slot_of(const int32_t *ids, const double *p, int64_t k, int32_t id) {
+    for (int64_t j = 0; j < k; j++)
+        if (ids[j] == id) return p[j];
+    return 0;
+}
+
+/* Steps and inverse squares of one arm at two reads, from their definitions; every trajectory whole and
+ * alive to its end. */
+static void steps_by_hand(const tv_dataset *d, int s, double *steps, double *inverse2) {
+    const tv_set *set = &d->set[s];
+    const int64_t k = set->k[s];
+    double limit = INFINITY, gap2 = 0, mass = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        *steps = *inverse2 = 0;
+        for (int64_t c = 0; c < set->N * d->n; c++) {
+            const int64_t i = c / d->n, t = c % d->n;
+            const int32_t *ids[4];
+            double p[4][32];
+            for (int q = 0; q < 4; q++) { /* own read 0 and 1, other read 0 and 1 */
+                const int e = q < 2 ? s : !s;
+                ids[q] = tv_row_ids(d, s, e, q % 2, i) + t * k;
+                CHECK(tv_record_probs(ids[q], tv_row_lps(d, s, e, q % 2, i) + t * k, k, (tv_readout){0}, p[q]) > 0);
+            }
+            for (int64_t j = 0; j < k; j++) {
+                double x[4];
+                for (int q = 0; q < 4; q++) x[q] = slot_of(ids[q], p[q], k, ids[0][j]);
+                if (ids[0][j] < 0 || !(x[0] > 0 && x[1] > 0 && x[2] > 0 && x[3] > 0)) continue;
+                const double gap = log(x[0] / x[2]) - log(x[1] / x[3]), o = (x[0] + x[1]) / 2;
+                const double size = fabs(log((x[0] + x[1]) / (x[2] + x[3])));
+                if (pass == 0) gap2 += o * gap * gap, mass += o;
+                if (size > limit && size > fabs(gap)) *steps += o, *inverse2 += o / (size * size);
+            }
+        }
+        limit = 3 * sqrt(gap2 / mass / 4);
+    }
+    *steps /= (double)set->N, *inverse2 /= (double)set->N;
+}
+
+/* Interval and allowance from their definitions; which: index of the part of the allowance that has to lead. */
+static void check_interval(const tv_hedged *h, int which) {
+    const tv_hedged_value best = tv_hedged_combine(h, TV_HEDGED_T2PJ), t2 = tv_hedged_combine(h, TV_HEDGED_T2);
+    const tv_hedged_interval ci = tv_hedged_interval95(h);
+    const double allowance = tv_hedged_bias_allowance(h);
+    CHECK_NEAR(ci.high - best.estimate, 1.96 * best.se + allowance, 1e-12);
+    CHECK_NEAR(best.estimate - ci.low, 1.96 * best.se + allowance, 1e-12);
+    double drop = 0, v[2] = {0, 0}, s2 = 0, alive = 0;
+    for (int s = 0; s < 2; s++) {
+        const tv_hedged_arm *a = &h->arm[s];
+        double z[2] = {0, 0}, sum[2] = {0, 0}, square[2] = {0, 0};
+        for (int64_t i = 0; i < a->N; i++) {
+            const double all = tanh(fabs(a->DAB[i]) / 2), gap = a->DA[i] - a->DB[i];
+            z[0] += (tanh(fabs(a->DA[i]) / 2) + tanh(fabs(a->DB[i]) / 2)) / 2, z[1] += all;
+            sum[0] += a->T2pj[i], square[0] += a->T2pj[i] * a->T2pj[i];
+            sum[1] += all, square[1] += all * all;
+            s2 += gap * gap / 4, alive++;
+        }
+        drop += (z[0] - z[1]) / (double)a->N / 2;
+        for (int q = 0; q < 2; q++) v[q] += (square[q] - sum[q] * sum[q] / (double)a->N) / ((double)a->N - 1);
+    }
+    s2 /= alive;
+    const double misfit = fmin(1, sqrt(v[0] / v[1])), steps = (h->arm[0].steps + h->arm[1].steps) / 2;
+    const double inverse2 = (h->arm[0].inverse2 + h->arm[1].inverse2) / 2;
+    const double removed = fabs(tv_hedged_combine(h, TV_HEDGED_T0).estimate - best.estimate), most = 1 + sqrt(2);
+    const double share = most * exp(-steps) + steps / inverse2 / s2 / 5;
+    const double parts[4] = {fabs(best.estimate - t2.estimate), misfit * (1 + sqrt(2) * misfit) * fabs(drop),
+                             removed * share, removed * most};
+    CHECK_NEAR(allowance, fmax(fmax(parts[0], parts[1]), fmin(parts[2], parts[3])), 1e-12);
+    CHECK_NEAR(allowance, parts[which], 1e-12);
+    CHECK(allowance > 0);
+}
+
 /* The interval is T2pj +- (1.96 se + allowance), and the allowance is what the header says. */
 static void hedged_interval(void) {
     fixture f;
@@ -292,31 +364,42 @@ static void hedged_interval(void) {
     tv_hedged h;
     tv_err err = {0};
     if (CHECK_OK(tv_hedged_run(&f.set, 8, (tv_readout){0}, NULL, &h, &err), &err)) {
-        const tv_hedged_value best = tv_hedged_combine(&h, TV_HEDGED_T2PJ), t2 = tv_hedged_combine(&h, TV_HEDGED_T2);
-        const tv_hedged_interval ci = tv_hedged_interval95(&h);
-        const double allowance = tv_hedged_bias_allowance(&h);
-        CHECK_NEAR(ci.high - best.estimate, 1.96 * best.se + allowance, 1e-12);
-        CHECK_NEAR(best.estimate - ci.low, 1.96 * best.se + allowance, 1e-12);
-        double drop = 0, v[2] = {0, 0};
-        for (int s = 0; s < 2; s++) {
-            const tv_hedged_arm *a = &h.arm[s];
-            double z[2] = {0, 0}, sum[2] = {0, 0}, square[2] = {0, 0};
-            for (int64_t i = 0; i < a->N; i++) {
-                const double all = tanh(fabs(a->DAB[i]) / 2);
-                z[0] += (tanh(fabs(a->DA[i]) / 2) + tanh(fabs(a->DB[i]) / 2)) / 2, z[1] += all;
-                sum[0] += a->T2pj[i], square[0] += a->T2pj[i] * a->T2pj[i];
-                sum[1] += all, square[1] += all * all;
-            }
-            drop += (z[0] - z[1]) / (double)a->N / 2;
-            for (int q = 0; q < 2; q++) v[q] += (square[q] - sum[q] * sum[q] / (double)a->N) / ((double)a->N - 1);
-        }
-        const double misfit = fmin(1, sqrt(v[0] / v[1]));
-        CHECK_NEAR(allowance, fmax(fabs(best.estimate - t2.estimate), misfit * (1 + sqrt(2) * misfit) * fabs(drop)),
-                   1e-12);
-        CHECK(allowance > 0);
+        check_interval(&h, 1);
         tv_hedged_free(&h);
     }
     fixture_close(&f);
+    /* Pairs of few tokens: steps in sight; steps so rare that most log-ratios are 0; noise above every step. */
+    const struct {
+        tv_markov_options pair;
+        double sigma;
+        int64_t N;
+        int leads;
+    } list[] = {
+        {{.n = 24, .contexts = 8, .topics = 2, .k = 8, .delta = 0.15, .seed = 2}, 0.02, 32, 2},
+        {{.n = 24, .contexts = 16, .topics = 2, .k = 8, .delta = 0.15, .seed = 3}, 0.01, 32, 3},
+        {{.n = 2, .contexts = 1, .topics = 1, .k = 3, .delta = 0.001, .seed = 2}, 0.05, 2, 3},
+    };
+    for (int c = 0; c < 3; c++) {
+        tv_chain chain;
+        tv_dataset *data;
+        if (!CHECK_OK(tv_chain_markov(&list[c].pair, &chain, &err), &err)) return;
+        const tv_oracle oracle = {TV_ORACLE_HEAVY, list[c].sigma, 4};
+        if (CHECK_OK(tv_chain_record(&chain, &oracle, 0, list[c].N, 2, &data, &err), &err)) {
+            if (CHECK_OK(tv_hedged_run(data, 2, (tv_readout){0}, NULL, &h, &err), &err)) {
+                check_interval(&h, list[c].leads);
+                for (int s = 0; s < 2; s++) {
+                    double steps, inverse2;
+                    steps_by_hand(data, s, &steps, &inverse2);
+                    CHECK_NEAR(h.arm[s].steps, steps, 1e-9);
+                    CHECK_NEAR(h.arm[s].inverse2 / (1 + inverse2), inverse2 / (1 + inverse2), 1e-9);
+                    printf("    steps %.3f, spacing %.3f\n", steps, sqrt(steps / inverse2));
+                }
+                tv_hedged_free(&h);
+            }
+            tv_chain_record_free(data);
+        }
+        tv_chain_free(&chain);
+    }
 }
 
 /* Alarms |test_z| >= 3 of both arms over reps faithful sets, of which the first N trajectories count. */

@@ -328,7 +328,7 @@ static void synthetic_coverage(void) {
     tv_err err = {0};
     if (!CHECK_OK(tv_coverage_run(&(tv_synth_options){.seed = 1, .replications = 200}, NULL, &rows, &err), &err))
         return;
-    CHECK_INT(cJSON_GetArraySize(rows), 15);
+    CHECK_INT(cJSON_GetArraySize(rows), 21);
     for (const cJSON *row = rows->child; row; row = row->next) {
         const double coverage = fixture_at(row, "coverage")->valuedouble;
         printf("    %-26s %-15s coverage %.3f, mean width %.4f%s\n", fixture_at(row, "instance")->valuestring,
