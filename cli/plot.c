@@ -126,7 +126,7 @@ static char *csv(const cJSON *figure) {
 
 enum { COLOURS = 5, WIDTH = 560, HEIGHT = 430 };
 /* Dark to light, so that they stay apart in greyscale; dashes and marks differ, too. */
-static const char *const COLOUR[COLOURS] = {"#10284f", "#b5421c", "#2f8f83", "#d99a1e", "#8a8f98"};
+static const char *const COLOUR[COLOURS] = {"#10284f", "#a33412", "#3d9c90", "#e0ac3c", "#8a8f98"};
 static const int DASH[COLOURS] = {1, 2, 4, 5, 3}, MARK[COLOURS] = {7, 4, 9, 12, 6};
 
 /* Text in single quotes for gnuplot, which doubles them inside. */
