@@ -166,3 +166,5 @@ if(TV_CUDNN_INCLUDE AND TV_NVCC AND NOT TV_SANITIZE)
   set_tests_properties(cuda_cudnn_plans PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${test_timeout} ENVIRONMENT
                                               "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/stand-in:$ENV{LD_LIBRARY_PATH}")
 endif()
+
+include(cmake/simt_legs.cmake)
