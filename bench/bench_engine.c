@@ -61,10 +61,12 @@ static tv_status run_once(tv_session *s, kind what, const tv_job *job, const tv_
     return status;
 }
 
-/* Measures one row: a run to size the work, then runs until the time is used. */
+/* Measures one row: a run to size the work, then runs until the time is used. length: tokens of a trajectory, or 0 for
+ * at most 64, as many as the time allows. */
 static tv_status measure(tv_engine *e, const tv_engine_info *m, const tv_serving *serving, kind what, int batch,
-                         int prompt, double budget, row *r, tv_err *err) {
-    int64_t n = what == PREFILL ? 1 : 3, most = m->max_positions - prompt < 64 ? m->max_positions - prompt : 64;
+                         int prompt, int length, double budget, row *r, tv_err *err) {
+    int64_t n = what == PREFILL ? 1 : 3, most = length ? length : 64;
+    if (most > m->max_positions - prompt) most = m->max_positions - prompt;
     int32_t *ids = tv_xmalloc((size_t)prompt * sizeof *ids), offsets[2] = {0, prompt};
     for (int i = 0; i < prompt; i++) ids[i] = (int32_t)(((int64_t)i * 7919 + 11) % m->vocab_size);
     tv_job job = {.N = batch, .n = n, .P = 1, .prompt_ids = ids, .prompt_offsets = offsets, .seed = 1};
@@ -77,7 +79,7 @@ static tv_status measure(tv_engine *e, const tv_engine_info *m, const tv_serving
     if (status == TV_OK) status = run_once(s, SAMPLE, &job, NULL, &warm, err);
     if (status == TV_OK && what != PREFILL) { /* several runs, each of many steps */
         double steps = budget / 4 / (warm.seconds / (double)n);
-        job.n = steps > (double)most ? most : steps < 3 ? 3 : (int64_t)steps;
+        job.n = length || steps > (double)most ? most : steps < 3 ? 3 : (int64_t)steps;
     }
     if (status == TV_OK && what == REPLAY) status = tv_session_sample(s, &job, 'a', NULL, &set, err);
     double used = 0;
@@ -123,7 +125,8 @@ static cJSON *report_row(row *r, const tv_machine *machine, FILE *out) {
     qsort(r->runs, (size_t)r->n_runs, sizeof *r->runs, by_seconds);
     double middle = median(r->runs, r->n_runs), best = r->runs[0].seconds;
     double gflops = r->flops / middle / 1e9, gbs = r->bytes / middle / 1e9;
-    double of_peak = gflops / machine->gflops, of_read = machine->read_gbs > 0 ? gbs / machine->read_gbs : 0;
+    double of_peak = machine->gflops > 0 ? gflops / machine->gflops : 0,
+           of_read = machine->read_gbs > 0 ? gbs / machine->read_gbs : 0;
     cJSON_AddStringToObject(o, "what", r->name);
     cJSON_AddNumberToObject(o, "batch", r->batch);
     cJSON_AddNumberToObject(o, "tokens", (double)r->tokens);
@@ -154,20 +157,23 @@ static cJSON *report_row(row *r, const tv_machine *machine, FILE *out) {
 }
 
 static tv_status bench_rows(tv_engine *e, const tv_bench_engine_options *o, FILE *out, cJSON *json, tv_err *err) {
-    static const int usual[] = {1, 8, 32, 128};
-    const int *batches = o->batches ? o->batches : usual;
-    int n_batches = o->batches ? o->n_batches : (int)(sizeof usual / sizeof *usual);
+    static const int usual[] = {1, 8, 32, 128}, of_card[] = {1, 64, 512};
     int prefill = o->prefill ? o->prefill : 512;
     double budget = o->seconds > 0 ? o->seconds : 3;
     tv_serving serving = o->serving ? *o->serving : tv_serving_default();
     tv_engine_info info;
     tv_engine_describe(e, &info);
+    const int card = strncmp(info.device, "cpu", 3) != 0;
+    const int *batches = o->batches ? o->batches : card ? of_card : usual;
+    const int n_batches = o->batches ? o->n_batches : card ? 3 : 4;
     if (prefill < 1 || prefill >= info.max_positions)
         return TV_FAIL(err, TV_EARG, "a prefill of %d tokens: must be in 1 .. %d", prefill, info.max_positions - 1);
     for (int i = 0; i < n_batches; i++)
         if (batches[i] < 1) return TV_FAIL(err, TV_EARG, "batch %d: must be 1 or more", batches[i]);
 
-    tv_machine machine = tv_machine_measure(o->threads); /* again behind each row: shared machines vary by the minute */
+    /* Again behind each row: shared machines vary by the minute. What is measured is the host: no limit of a card. */
+    const tv_machine none = {.vectors = "none"};
+    tv_machine machine = card ? none : tv_machine_measure(o->threads);
     cJSON *limits = cJSON_AddObjectToObject(json, "limits"), *rows = cJSON_AddArrayToObject(json, "rows");
     cJSON_AddStringToObject(json, "device", info.device);
     cJSON_AddStringToObject(json, "architecture", info.architecture);
@@ -177,8 +183,9 @@ static tv_status bench_rows(tv_engine *e, const tv_bench_engine_options *o, FILE
     cJSON_AddStringToObject(limits, "vectors", machine.vectors);
     if (out) {
         fprintf(out, "%s, %.1f M parameters, on %s\n", info.architecture, (double)info.parameters / 1e6, info.device);
-        fprintf(out, "limits: %.1f GFLOP/s of f32 multiply-adds (%s), %.1f GB/s of reading\n", machine.gflops,
-                machine.vectors, machine.read_gbs);
+        if (!card)
+            fprintf(out, "limits: %.1f GFLOP/s of f32 multiply-adds (%s), %.1f GB/s of reading\n", machine.gflops,
+                    machine.vectors, machine.read_gbs);
         fprintf(out, "%-8s %5s %9s %9s %5s  %8s %5s  %7s %5s   %s\n", "what", "batch", "tokens/s", "best", "+-",
                 "GFLOP/s", "of", "GB/s", "of", "time");
     }
@@ -187,9 +194,10 @@ static tv_status bench_rows(tv_engine *e, const tv_bench_engine_options *o, FILE
     for (int i = 0; i < 1 + 2 * n_batches && status == TV_OK; i++) {
         kind what = i == 0 ? PREFILL : i % 2 ? SAMPLE : REPLAY;
         int batch = i == 0 ? 1 : batches[(i - 1) / 2];
-        status = measure(e, &info, &serving, what, batch, what == PREFILL ? prefill : 1, budget, r, err);
+        status =
+            measure(e, &info, &serving, what, batch, what == PREFILL ? prefill : 1, card ? 500 : 0, budget, r, err);
         if (status != TV_OK) break;
-        tv_machine after = tv_machine_measure(o->threads), most = machine;
+        tv_machine after = card ? none : tv_machine_measure(o->threads), most = machine;
         if (after.gflops > most.gflops) most.gflops = after.gflops;
         if (after.read_gbs > most.read_gbs) most.read_gbs = after.read_gbs;
         cJSON_AddItemToArray(rows, report_row(r, &most, out));

@@ -15,7 +15,7 @@ typedef struct {
     int threads;
     const char *isa;
     int gpu;
-    const int *batches; /* [n_batches]; NULL: 1, 8, 32, 128 */
+    const int *batches; /* [n_batches]; NULL: 1, 8, 32, 128; on a card 1, 64, 512 */
     int n_batches;
     int prefill;               /* prompt tokens of the prefill row; 0: 512 */
     double seconds;            /* to measure each row for, about; 0: 3 */
@@ -23,8 +23,9 @@ typedef struct {
 } tv_bench_engine_options;
 
 /* Measures and prints a table to out (NULL: none): tokens/s (median and best of the runs), the rates of arithmetic and
- * memory that amount to with their fractions of the machine's limits as measured around each row, and where the time
- * went. *json (NULL: not wanted) receives the same numbers with every run's time; the caller deletes. */
+ * memory that amount to with their fractions of the machine's limits as measured around each row (on a card: 0, its
+ * limits are not measured), and where the time went. Trajectories have 500 tokens on a card, elsewhere what the time
+ * allows, at most 64. *json (NULL: not wanted) receives the same numbers with every run's time; the caller deletes. */
 TV_NODISCARD tv_status tv_bench_engine(const tv_bench_engine_options *options, FILE *out, cJSON **json, tv_err *err);
 
 #endif

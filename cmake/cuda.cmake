@@ -131,6 +131,12 @@ endforeach()
 
 add_dependencies(simt_cli tvgpu tvgpu-simt) # it runs them
 
+# What copies within the card's memory reach (bench/gpu_check.sh).
+foreach(device ${cuda_devices})
+  add_executable(${device}_copy_bandwidth bench/cuda/copy_bandwidth.c)
+  target_link_libraries(${device}_copy_bandwidth PRIVATE tv_rig_${device} tv_cuda_lists)
+endforeach()
+
 # The whole layer loop on the golden models: the tests of tests/test_forward.c that mean something on any device.
 foreach(device ${cuda_devices})
   add_executable(${device}_forward tests/test_forward.c)
@@ -166,3 +172,5 @@ if(TV_CUDNN_INCLUDE AND TV_NVCC AND NOT TV_SANITIZE)
   set_tests_properties(cuda_cudnn_plans PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${test_timeout} ENVIRONMENT
                                               "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/stand-in:$ENV{LD_LIBRARY_PATH}")
 endif()
+
+include(cmake/simt_legs.cmake)

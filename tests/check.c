@@ -126,14 +126,15 @@ double tv_rng_normal(tv_rng *rng) {
 }
 
 int tv_test_main(int argc, char **argv, const tv_test *tests, size_t n) {
-    const char *pattern = argc > 1 ? argv[1] : "";
     size_t ran = 0, failed = 0, skips = 0;
-    if (strcmp(pattern, "--list") == 0) {
+    if (argc > 1 && strcmp(argv[1], "--list") == 0) {
         for (size_t i = 0; i < n; i++) puts(tests[i].name);
         return 0;
     }
     for (size_t i = 0; i < n; i++) {
-        if (!strstr(tests[i].name, pattern)) continue;
+        int wanted = argc < 2;
+        for (int a = 1; a < argc; a++) wanted |= strstr(tests[i].name, argv[a]) != NULL;
+        if (!wanted) continue;
         failures = skipped = 0;
         tests[i].fn();
         ran++;
@@ -149,7 +150,7 @@ int tv_test_main(int argc, char **argv, const tv_test *tests, size_t n) {
     }
     printf("%zu passed, %zu failed, %zu skipped\n", ran - failed - skips, failed, skips);
     if (!ran) {
-        fprintf(stderr, "no test matches \"%s\"\n", pattern);
+        fprintf(stderr, "no test matches \"%s\"\n", argc > 1 ? argv[1] : "");
         return 1;
     }
     return failed ? 1 : skips == ran ? 77 : 0;

@@ -12,8 +12,8 @@ typedef struct {
     void (*fn)(void);
 } tv_test;
 
-/* Runs the tests whose names contain argv[1] (all without it; --list prints them). Returns 0 when all passed, 1 when
- * one failed, 77 when every test that ran skipped itself. */
+/* Runs the tests whose names contain one of the arguments (all without any; --list prints them). Returns 0 when all
+ * passed, 1 when one failed, 77 when every test that ran skipped itself. */
 int tv_test_main(int argc, char **argv, const tv_test *tests, size_t n);
 #define TV_TEST_MAIN(tests)                                                                                            \
     int main(int argc, char **argv) { return tv_test_main(argc, argv, tests, sizeof tests / sizeof *tests); }

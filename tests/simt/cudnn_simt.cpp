@@ -16,7 +16,7 @@ struct cudnn_plan {
     char description[64];
 };
 
-__global__ void paged_attention_kernel(cudnn_shape s, cudnn_buffers b) {
+__global__ void stand_in_attention_kernel(cudnn_shape s, cudnn_buffers b) {
     const int i = (int)blockIdx.x, t = (int)blockIdx.y, h = (int)threadIdx.x;
     const int n_q = b.length_q[i], n_kv = b.length_kv[i], columns = (s.skv + s.page - 1) / s.page;
     if (n_q < 1 || n_q > s.sq || n_kv < n_q || n_kv > s.skv) abort();
@@ -67,7 +67,7 @@ const char *cudnn_plan_describe(const cudnn_plan *plan) { return plan->descripti
 tv_status cudnn_plan_run(cudnn_lib *lib, cudnn_plan *plan, const cudnn_buffers *buffers, tv_err *err) {
     (void)err;
     const dim3 grid((unsigned)plan->shape.b, (unsigned)plan->shape.sq);
-    SIMT_LAUNCH(paged_attention_kernel, grid, (unsigned)plan->shape.H, 0, (cudaStream_t)lib->stream, plan->shape,
+    SIMT_LAUNCH(stand_in_attention_kernel, grid, (unsigned)plan->shape.H, 0, (cudaStream_t)lib->stream, plan->shape,
                 *buffers);
     return TV_OK;
 }

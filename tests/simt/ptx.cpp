@@ -1,7 +1,8 @@
 // ptx.cpp - a small PTX interpreter behind simt::launch: the same tests, but running the PTX that nvcc made.
-// Load files with ptx_load(); a launch whose kernel symbol (dladdr) is in one of them runs here instead of in fibers.
+// Linked into a test of the emulated card it takes every launch: the kernel's symbol (dladdr: link with -rdynamic) is looked
+// up in the file that the environment's TV_PTX names, then in TV_PTX_FILES of the build.
 // One warp steps in lockstep; the lanes with the lowest pc go first, which brings divergent lanes together again.
-// Checks: bounds (ASan when built with it), alignment, shared-memory races per barrier phase, divergent barriers and
+// Checks: bounds of global memory (where AddressSanitizer is linked in), alignment, shared-memory races per barrier phase, divergent barriers and
 // warp operations. Counts: instructions, 32-byte sectors per global access, shared-memory bank conflicts.
 #include "tests/simt/simt.h"
 #include <dlfcn.h>
@@ -11,6 +12,7 @@
 using std::string;
 typedef uint64_t u64;
 typedef uint32_t u32;
+extern "C" void* __asan_region_is_poisoned(void* beg, size_t size) __attribute__((weak));  // there where AddressSanitizer is
 
 namespace {
 enum Space : uint8_t { GLOBAL, SHARED, PARAM, LOCAL };
@@ -25,7 +27,8 @@ struct Ins {
     string mod, cmp, boolop, text;
     Opnd o[20];
 };
-struct Kernel { string name; std::vector<Ins> code; std::map<string, int> label, param; std::map<string, u64> smem; int nreg = 0; u64 sbytes = 0, pbytes = 0, local = 0; };
+struct Count { u64 launches, ins, sectors, least, passes, conflicts; };  // global sectors and the least there could be; shared memory
+struct Kernel { string name; std::vector<Ins> code; std::map<string, int> label, param; std::map<string, u64> smem; int nreg = 0; u64 sbytes = 0, pbytes = 0; Count count{}; };
 enum Op { MOV, LD, ST, ADD, SUB, MUL, MAD, FMA, DIV, REM, NEG, ABS, MIN, MAX, AND, OR, XOR, NOT, SHL, SHR, SELP, SETP, CVT, CVTA, BRA, RET, BAR, SHFL, VOTE,
           EX2, LG2, RCP, RSQRT, SQRT, MMA, LDSM, CPA, PRMT, POPC, CLZ, BFI, ATOM, FENCE, WSYNC, NOPS };
 const std::map<string, int> OPS = {{"mov", MOV}, {"ld", LD}, {"st", ST}, {"add", ADD}, {"sub", SUB}, {"mul", MUL}, {"mad", MAD}, {"fma", FMA}, {"div", DIV}, {"rem", REM},
@@ -36,7 +39,6 @@ const std::map<string, int> OPS = {{"mov", MOV}, {"ld", LD}, {"st", ST}, {"add",
 const std::map<string, int> SREGS = {{"%tid.x", 0}, {"%tid.y", 1}, {"%tid.z", 2}, {"%ctaid.x", 3}, {"%ctaid.y", 4}, {"%ctaid.z", 5}, {"%ntid.x", 6}, {"%ntid.y", 7}, {"%ntid.z", 8},
     {"%nctaid.x", 9}, {"%nctaid.y", 10}, {"%nctaid.z", 11}, {"%laneid", 12}, {"%warpid", 13}};
 std::map<string, Kernel> kernels;
-u64 n_ins, n_gl, n_sect, n_sh, n_conf;
 
 [[noreturn]] void die(const string& s) { fprintf(stderr, "PTX: %s\n", s.c_str()); abort(); }
 bool type_of(const string& s, Ty* t) {
@@ -178,12 +180,12 @@ struct Parser {
         }
         for (Ins& in : k->code) if (in.op == BRA) { auto it = k->label.find(in.mod); if (it == k->label.end()) die("no label " + in.mod); in.target = it->second; }
     }
-    void file(const char* path) {
-        FILE* f = fopen(path, "rb");
-        if (!f) die(string("cannot open ") + path);
-        for (int c; (c = fgetc(f)) != EOF;) s += (char)c;
-        fclose(f);
-        for (size_t i; (i = s.find("//")) != string::npos;) s.erase(i, s.find('\n', i) - i);
+    void file(const string& text) {
+        for (size_t i = 0; i < text.size();) {           // without comments
+            size_t e = text.find("//", i);
+            s.append(text, i, e == string::npos ? e : e - i);
+            i = e == string::npos ? e : text.find('\n', e);
+        }
         std::vector<string> ext;
         while (ws(), p < s.size()) {
             string w = word();
@@ -246,7 +248,7 @@ int64_t sx(u64 v, int w) { int s = 64 - 8 * w; return (int64_t)(v << s) >> s; }
 u64 zx(u64 v, int w) { return w == 8 ? v : v & ((1ull << 8 * w) - 1); }
 
 struct Block {
-    const Kernel& k;
+    Kernel& k;
     dim3 grid, block;
     uint3 bid{};
     std::vector<unsigned char> sm;
@@ -256,7 +258,7 @@ struct Block {
     u64 ep = 0;
     Warp* W = nullptr;
     const Ins* I = nullptr;
-    Block(const Kernel& kk, dim3 g, dim3 b, size_t dyn, const void* pp) : k(kk), grid(g), block(b), sm(kk.sbytes + dyn), sh((kk.sbytes + dyn + 1) / 2), par((const unsigned char*)pp) {}
+    Block(Kernel& kk, dim3 g, dim3 b, size_t dyn, const void* pp) : k(kk), grid(g), block(b), sm(kk.sbytes + dyn), sh((kk.sbytes + dyn + 1) / 2), par((const unsigned char*)pp) {}
     [[noreturn]] void err(const string& s, int lane = -1) {
         fprintf(stderr, "PTX ERROR in %s block (%u,%u,%u) warp %d lane %d: %s\n  at: %s\n", k.name.c_str(), bid.x, bid.y, bid.z, W ? W->id : -1, lane, s.c_str(), I ? I->text.c_str() : "");
         abort();
@@ -291,9 +293,7 @@ struct Block {
             if (!quiet) race(a, n, write, l);
             return &sm[a];
         }
-#if SIMT_ASAN
-        if (__asan_region_is_poisoned((void*)a, (size_t)n)) err("global access out of bounds", l);
-#endif
+        if (__asan_region_is_poisoned && __asan_region_is_poisoned((void*)a, (size_t)n)) err("global access out of bounds", l);
         return (unsigned char*)a;
     }
     u32 need_all(u32 act, const char* what) { if (act != 0xffffffffu) err(string(what) + " without all 32 lanes"); return act; }
@@ -317,7 +317,7 @@ struct Block {
         if (in.sp == GLOBAL) {                        // sectors touched, against the least possible number
             u64 s[256]; int ns = 0; u64 bytes = 0;
             for (int l = 0; l < 32; l++) if (act >> l & 1) { bytes += n; u64 c = addr[l] / 32; bool seen = false; for (int i = 0; i < ns; i++) seen |= s[i] == c; if (!seen) s[ns++] = c; }
-            n_gl += (bytes + 31) / 32; n_sect += ns;
+            k.count.least += (bytes + 31) / 32; k.count.sectors += ns;
         } else if (in.sp == SHARED) {                 // a group of 32/(n/4) lanes is one pass; within it a bank serves one word
             int per = n <= 4 ? 32 : 128 / n;
             for (int g = 0; g < 32; g += per) {
@@ -328,7 +328,7 @@ struct Block {
                     for (u64 x : b) seen |= x == wd;
                     if (!seen) { b.push_back(wd); worst = b.size() > worst ? b.size() : worst; }
                 }
-                if (worst) { n_sh++; n_conf += worst - 1; }
+                if (worst) { k.count.passes++; k.count.conflicts += worst - 1; }
             }
         }
     }
@@ -440,14 +440,14 @@ struct Block {
             if (in.mod.find("m16n8k16.row.col.f32.bf16.bf16.f32") == string::npos) err("unsupported mma shape");
             float d[32][4]; u32 a[32][4], b[32][2];
             simt::MmaArg arg[32];
-            std::vector<simt::Thread> th(32);
+            static simt::Thread th[32];
             for (int l = 0; l < 32; l++) {
                 for (int i = 0; i < 4; i++) { a[l][i] = (u32)get(in.o[4 + i], l); d[l][i] = f32(get(in.o[10 + i], l)); }
                 for (int i = 0; i < 2; i++) b[l][i] = (u32)get(in.o[8 + i], l);
                 arg[l] = simt::MmaArg{d[l], a[l], b[l]};
                 th[l].arg = &arg[l];
             }
-            simt::mma_fn(0xffffffffu, th.data());
+            simt::mma_fn(0xffffffffu, th);
             for (int l = 0; l < 32; l++) for (int i = 0; i < 4; i++) set(in.o[i], l, b32(d[l][i]));
         } else if (in.op == LDSM) {
             need_all(act, "ldmatrix");
@@ -492,7 +492,7 @@ struct Block {
         const Ins& in = *(I = &k.code[(size_t)pc]);
         act = here;
         if (in.pred >= 0) for (int l = 0; l < 32; l++) if (here >> l & 1 && (W->R[(size_t)in.pred * 32 + l] != 0) == in.neg) act &= ~(1u << l);
-        n_ins++;
+        k.count.ins++;
         if (!act) return true;
         auto each = [&](auto f) { for (int l = 0; l < 32; l++) if (act >> l & 1) f(l); };
         switch (in.op) {
@@ -572,13 +572,36 @@ struct Block {
     }
 };
 
+// The kernel of that symbol; its file is read when it is asked for first.
+Kernel& find(const char* symbol) {
+    static struct { const char* path; string text; } files[] = {{getenv("TV_PTX"), ""}, TV_PTX_FILES};
+    auto it = kernels.find(symbol);
+    for (auto& f : files) {
+        if (it != kernels.end()) break;
+        if (!f.path) continue;
+        if (f.text.empty()) {
+            FILE* in = fopen(f.path, "rb");
+            if (!in) die(string("cannot open ") + f.path);
+            char part[65536];
+            for (size_t n; (n = fread(part, 1, sizeof part, in)) > 0;) f.text.append(part, n);
+            fclose(in);
+        }
+        if (f.text.find(string(".entry ") + symbol + "(") == string::npos) continue;
+        Parser p;
+        p.file(f.text);
+        it = kernels.find(symbol);
+    }
+    if (it == kernels.end()) die(string("no entry ") + symbol);
+    return it->second;
+}
+
 bool run(const void* key, dim3 grid, dim3 block, size_t dyn, const void* par, size_t npar) {
     Dl_info di;
-    if (!dladdr(key, &di) || !di.dli_sname) return false;
-    auto it = kernels.find(di.dli_sname);
-    if (it == kernels.end()) return false;
-    const Kernel& k = it->second;
+    if (!dladdr(key, &di) || !di.dli_sname) die("a kernel without a symbol (-rdynamic)");
+    if (strstr(di.dli_sname, "stand_in_")) return false;  // for a library's kernel: in fibers
+    Kernel& k = find(di.dli_sname);
     if (k.pbytes != npar) die("parameter size of " + k.name);
+    k.count.launches++;
     Block b(k, grid, block, dyn, par);
     u64 nb = (u64)grid.x * grid.y * grid.z;
     for (u64 i = 0; i < nb; i++) {
@@ -590,9 +613,20 @@ bool run(const void* key, dim3 grid, dim3 block, size_t dyn, const void* par, si
     }
     return true;
 }
+
+// Where TV_PTX_COUNTS names a file, what each kernel did goes there when the program ends (check_counts.sh).
+struct Hook {
+    Hook() { simt::g.ptx = run; }
+    ~Hook() {
+        const char* path = getenv("TV_PTX_COUNTS");
+        FILE* f = path ? fopen(path, "a") : nullptr;
+        for (auto& it : kernels) {
+            const Count& c = it.second.count;
+            if (f && c.launches)
+                fprintf(f, "%s %lu %lu %lu %lu %lu\n", it.first.c_str(), (unsigned long)c.ins, (unsigned long)c.sectors, (unsigned long)c.least,
+                        (unsigned long)c.passes, (unsigned long)c.conflicts);
+        }
+        if (f) fclose(f);
+    }
+} hook;
 }  // namespace
-void ptx_load(const char* path) { Parser p; p.file(path); simt::g.ptx = run; }
-void ptx_report() {
-    printf("ptx: %lu warp instructions, global sectors %lu (least %lu), shared passes %lu + %lu conflict cycles\n", (unsigned long)n_ins, (unsigned long)n_sect, (unsigned long)n_gl, (unsigned long)n_sh, (unsigned long)n_conf);
-    n_ins = n_gl = n_sect = n_sh = n_conf = 0;
-}

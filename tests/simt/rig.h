@@ -16,6 +16,8 @@ void rig_get(tv_dev *dev, void *host, const void *p);
 void rig_drop(tv_dev *dev, void *p);
 /* bf16 values of normal distribution, malloc'd. */
 tv_bf16 *rig_normals(uint64_t seed, size_t n, double scale);
+/* 1 where the device is the emulated card. */
+int rig_emulated(void);
 /* Schedules of blocks and threads there are (1 on a card), and the choice of one until the next. */
 int rig_schedules(void);
 void rig_schedule(int i);

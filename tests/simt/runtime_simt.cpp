@@ -22,6 +22,10 @@
 #include "tests/simt/runtime_simt.h"
 #include "tests/simt/simt.h"
 
+#if SIMT_TSAN // longer histories cost much for the many threads of a card
+extern "C" const char *__tsan_default_options() { return "history_size=0 halt_on_error=1"; }
+#endif
+
 namespace {
 constexpr size_t CARD = (size_t)4 << 30, ALIGN = 256, RED_ZONE = 256;
 

@@ -20,13 +20,15 @@ typedef struct {
 
 static size_t cache_values(const world *w) { return (size_t)SLOTS * (size_t)w->G * S * (size_t)w->HS; }
 
-/* Positions from each segment's end on are NaN in both caches, as memory never written may be. */
+/* Positions from each segment's end on are NaN in both caches, as memory never written may be; cuDNN itself multiplies
+ * what it does not attend by zero, which leaves NaN, so that a card gets a number that would be seen. */
 static world make(int H, int G, int HS, const tv_segment *s, int n) {
     world w = {.H = H, .G = G, .HS = HS};
     tv_err err = {0};
     TV_ASSERT(tv_ops_cpu.open(&(tv_dev_options){.threads = 1}, &w.cpu, &err) == TV_OK);
     w.q = rig_normals(1, (size_t)MOST_ROWS * (size_t)(H * HS), 1);
     w.k = rig_normals(2, cache_values(&w), 1), w.v = rig_normals(3, cache_values(&w), 1);
+    const tv_bf16 poison = rig_emulated() ? 0x7fc0 : tv_bf16_from_f32(1e30f);
     for (int slot = 0; slot < SLOTS; slot++) {
         int end = 1; /* position 0 is finite everywhere: an idle sequence attends it */
         for (int i = 0; i < n; i++)
@@ -35,7 +37,7 @@ static world make(int H, int G, int HS, const tv_segment *s, int n) {
             for (int p = end; p < S; p++)
                 for (int d = 0; d < HS; d++) {
                     size_t at = (((size_t)slot * (size_t)G + (size_t)g) * S + (size_t)p) * (size_t)HS + (size_t)d;
-                    w.k[at] = w.v[at] = 0x7fc0;
+                    w.k[at] = w.v[at] = poison;
                 }
     }
     return w;
@@ -125,7 +127,8 @@ static void test_plans_are_kept(void) {
     a.q = rig_put(dev, w.q, bytes), a.out = rig_put(dev, NULL, bytes);
     for (int i = 0; i < 3; i++) CHECK_OK(cuda_attn_cudnn(dev, &a, &err), &err);
     char *text = cuda_cudnn_text(dev);
-    CHECK_STR(text, "2 sequences, 1 rows, 128 keys: stand-in\n");
+    static const char calls[] = "2 sequences, 1 rows, 128 keys: ";
+    CHECK(strncmp(text, calls, sizeof calls - 1) == 0 && strchr(text, '\n') == text + strlen(text) - 1);
     free(text);
     a.kv.S = 100;
     CHECK_FAILS(cuda_attn_cudnn(dev, &a, &err), TV_EUNSUPPORTED, &err, "100 positions");
