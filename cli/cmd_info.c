@@ -11,9 +11,9 @@ static void print_list(const char *title, const cJSON *list) {
     printf("%s\n", title);
     const cJSON *item;
     cJSON_ArrayForEach(item, list) {
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name"));
         const char *why = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "reason"));
-        printf("  %-8s %s%s\n", cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name")),
-               why ? "not available: " : "available", why ? why : "");
+        printf("  %-8s %s%s\n", name ? name : "?", why ? "not available: " : "available", why ? why : "");
     }
 }
 

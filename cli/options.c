@@ -36,6 +36,8 @@ static const option table[] = {
     {"isa", 0, "NAME", TEXT, 0, ARG(isa), 0, 0, CMD_MODEL | CMD_BENCH, "Model and device",
      "CPU instruction set: auto, scalar, avx2, avx512 (default auto); bits do not depend on it"},
     {"gpu", 0, "I", INT, 0, ARG(gpu), 0, 1024, ~0u, "Model and device", "which GPU, where one is used (default 0)"},
+    {"graphs", 0, "on|off", CHOICE, 0, ARG(graphs), 0, 0, CMD_MODEL, "Model and device",
+     "CUDA: decode steps as graphs (default on); the same numbers either way"},
     /* serving configuration */
     {"backend", 0, "auto|math|eager|flash|cudnn", CHOICE, 1, SERVING(backend), 0, 0, CMD_MODEL, "Serving configuration",
      "attention kernel (default auto)"},

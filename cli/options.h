@@ -53,7 +53,7 @@ typedef struct {
     const char *side_name; /* "a" or "b" */
     int quick, dry_run, json;
     int threads, gpu;
-    const char *isa;
+    const char *isa, *graphs;
     int plan, chat, jsonl, decode;
     int64_t reps;
     /* schedule, synth */

@@ -12,38 +12,43 @@
 typedef struct {
     const char *name;
     const tv_ops *ops; /* NULL: not in this build */
-    const char *why;   /* then the reason */
 } device;
 
 static const device devices[] = {
-    {"cuda", NULL, "not built in: nvcc was not found when tvgpu was built"},
-    {"cpu", &tv_ops_cpu, NULL},
+#ifdef TV_CUDA
+    {"cuda", &tv_ops_cuda},
+#else
+    {"cuda", NULL},
+#endif
+    {"cpu", &tv_ops_cpu},
 };
 enum { N_DEVICES = sizeof devices / sizeof *devices };
 
-/* "cpu: available; cuda: not built in: ..." */
-static char *devices_text(void) {
-    char *text = tv_xstrdup("");
-    for (int i = 0; i < N_DEVICES; i++) {
-        char *more = tv_xprintf("%s%s%s: %s", text, i ? "; " : "", devices[i].name,
-                                devices[i].ops ? "available" : devices[i].why);
-        free(text);
-        text = more;
-    }
-    return text;
+/* 1 when the device is usable here; else 0 with the reason in why. */
+static int device_available(const device *d, char *why, size_t size) {
+    if (!d->ops) snprintf(why, size, "not built in: nvcc was not found when tvgpu was built");
+    return d->ops && (!d->ops->available || d->ops->available(why, size));
 }
 
 static tv_status device_choose(const char *name, const tv_ops **out, tv_err *err) {
     int automatic = !name || !strcmp(name, "auto");
-    for (int i = 0; i < N_DEVICES; i++)
-        if (devices[i].ops && (automatic || !strcmp(name, devices[i].name))) {
+    char why[256], reason[256] = "no such device";
+    for (int i = 0; i < N_DEVICES; i++) {
+        if (!automatic && strcmp(name, devices[i].name)) continue;
+        if (device_available(&devices[i], why, sizeof why)) {
             *out = devices[i].ops;
             return TV_OK;
         }
-    char *list = devices_text();
-    tv_status s = TV_FAIL(err, TV_EARG, "--device %s: no such device here (%s)", name, list);
-    free(list);
-    return s;
+        snprintf(reason, sizeof reason, "%s", why);
+    }
+    char list[512] = "";
+    for (int i = 0; i < N_DEVICES; i++) {
+        if (!strcmp(devices[i].name, name)) continue;
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s: %s", used ? "; " : "", devices[i].name,
+                 device_available(&devices[i], why, sizeof why) ? "available" : why);
+    }
+    return TV_FAIL(err, TV_EARG, "--device %s: %s (%s)", name, reason, list);
 }
 
 tv_status tv_engine_open(const tv_engine_options *o, tv_engine **out, tv_err *err) {
@@ -55,6 +60,7 @@ tv_status tv_engine_open(const tv_engine_options *o, tv_engine **out, tv_err *er
     tv_engine *e = tv_xcalloc(1, sizeof *e);
     e->ops = ops;
     e->dir = dir;
+    e->graphs = !o->no_graphs;
     tv_dev_options dev = {.threads = o->threads, .isa = o->isa ? o->isa : "auto", .gpu = o->gpu};
     tv_status s = ops->open(&dev, &e->dev, err);
     if (s == TV_OK) s = tv_model_load(dir, ops, e->dev, o->progress, &e->model, err);
@@ -129,8 +135,9 @@ cJSON *tv_devices_json(void) {
     cJSON *list = cJSON_CreateArray();
     for (int i = 0; i < N_DEVICES; i++) {
         cJSON *d = cJSON_CreateObject();
+        char why[256];
         cJSON_AddStringToObject(d, "name", devices[i].name);
-        add_state(d, devices[i].ops ? NULL : devices[i].why);
+        add_state(d, device_available(&devices[i], why, sizeof why) ? NULL : why);
         cJSON_AddItemToArray(list, d);
     }
     return list;
@@ -149,10 +156,14 @@ cJSON *tv_backends_json(const tv_engine *e) {
     cJSON *list = cJSON_CreateArray();
     for (int i = 0; i < n; i++) {
         const char *why = NULL;
+        int here = !strcmp(backends[i]->device, limits.device), both = here;
+        for (int j = 0; j < n; j++)
+            both |= !strcmp(backends[j]->device, limits.device) && !strcmp(backends[j]->name, backends[i]->name);
+        if (!here && both) continue; /* the one of this device says it all */
         cJSON *b = cJSON_CreateObject();
         cJSON_AddStringToObject(b, "name", backends[i]->name);
         cJSON_AddStringToObject(b, "device", backends[i]->device);
-        if (strcmp(backends[i]->device, limits.device))
+        if (!here)
             why = "runs on another device";
         else if (!backends[i]->supports(&limits, &why) && !why)
             why = "cannot run this model's shapes";

@@ -10,6 +10,7 @@ struct tv_engine {
     tv_dev *dev;
     tv_model *model;
     char *dir; /* checkpoint folder */
+    int graphs; /* steps may be recorded, where device and backend can */
 };
 
 #endif

@@ -6,7 +6,11 @@
 
 #include "base/file.h"
 
-/* Bytes of k or v of one layer, rounded up to whole cache lines so that every tensor is aligned. */
+/* Positions of a slot are whole pages: attention backends that address the cache by pages count on it. */
+enum { PAGE = 64 };
+static int64_t whole_pages(int64_t S) { return (S + PAGE - 1) / PAGE * PAGE; }
+
+/* Bytes of k or v of one layer of S positions a slot (whole pages), rounded up to whole cache lines so that every tensor is aligned. */
 static uint64_t tensor_bytes(const tv_config *c, int64_t slots, int64_t S) {
     uint64_t row = (uint64_t)c->n_kv_heads * (uint64_t)c->head_size * sizeof(tv_bf16), positions, bytes;
     if (__builtin_mul_overflow((uint64_t)slots, (uint64_t)S, &positions) ||
@@ -16,7 +20,7 @@ static uint64_t tensor_bytes(const tv_config *c, int64_t slots, int64_t S) {
 }
 
 uint64_t tv_kv_bytes(const tv_config *c, int64_t slots, int64_t S) {
-    uint64_t one = tensor_bytes(c, slots, S), all;
+    uint64_t one = tensor_bytes(c, slots, whole_pages(S)), all;
     return one == UINT64_MAX || __builtin_mul_overflow(one, 2 * (uint64_t)c->n_layers, &all) ? UINT64_MAX : all;
 }
 
@@ -25,6 +29,7 @@ tv_status tv_kv_open(const tv_engine *e, int slots, int S, tv_kv *kv, tv_err *er
     *kv = (tv_kv){.n_layers = c->n_layers, .bytes = tv_kv_bytes(c, slots, S)};
     TV_TRY(e->ops->alloc(e->dev, kv->bytes, &kv->block, err));
     kv->layers = tv_xcalloc((size_t)c->n_layers, sizeof *kv->layers);
+    S = (int)whole_pages(S);
     uint64_t one = tensor_bytes(c, slots, S);
     char *at = kv->block;
     for (int l = 0; l < c->n_layers; l++, at += 2 * one)

@@ -107,6 +107,25 @@ static tv_status check_memory(const tv_engine *e, const tv_serving *s, int64_t N
 
 /* ---- open, close ---- */
 
+static tv_status host_alloc(const tv_ops *ops, size_t bytes, void **p, tv_err *err) {
+    if (ops->host_alloc) {
+        TV_TRY(ops->host_alloc(bytes, p, err));
+        memset(*p, 0, bytes);
+        return TV_OK;
+    }
+    *p = calloc(1, bytes);
+    return *p ? TV_OK
+              : TV_FAIL(err, TV_ENOMEM, "no host memory for the %.1f MiB that go into and out of a step",
+                        (double)bytes / (1 << 20));
+}
+
+static void host_free(const tv_ops *ops, void *p) {
+    if (ops->host_free)
+        ops->host_free(p);
+    else
+        free(p);
+}
+
 static tv_status open_memory(tv_session *s, tv_err *err) {
     tv_engine *e = s->engine;
     const tv_ops *ops = e->ops;
@@ -117,11 +136,10 @@ static tv_status open_memory(tv_session *s, tv_err *err) {
     s->out_bytes = out_bytes(l->logits, s->serving.store_k);
     TV_TRY(ops->alloc(e->dev, s->in_bytes, &s->in, err));
     TV_TRY(ops->alloc(e->dev, s->out_bytes, &s->out, err));
-    s->host_in = calloc(1, s->in_bytes);
-    s->host_out = calloc(1, s->out_bytes);
+    TV_TRY(host_alloc(ops, s->in_bytes, &s->host_in, err));
+    TV_TRY(host_alloc(ops, s->out_bytes, &s->host_out, err));
     s->segments = calloc((size_t)l->slots, sizeof *s->segments);
-    if (!s->host_in || !s->host_out || !s->segments)
-        return TV_FAIL(err, TV_ENOMEM, "no host memory for steps of %lld rows", (long long)l->rows);
+    if (!s->segments) return TV_FAIL(err, TV_ENOMEM, "no host memory for steps of %lld rows", (long long)l->rows);
     int32_t ids[TV_MAX_EOS];
     s->n_suppressed = tv_suppressed_ids(e, &s->serving, ids);
     void *suppressed = NULL;
@@ -155,6 +173,7 @@ tv_status tv_session_open(tv_engine *e, const tv_serving *serving, int64_t N, in
     s->max_trajectories = N;
     s->max_positions = positions;
     s->limits = limits;
+    s->graphs = e->graphs && e->ops->step_begin && backend->caps & TV_ATTN_GRAPH_SAFE;
     tv_status status = open_memory(s, err);
     if (status != TV_OK) {
         tv_session_close(s);
@@ -167,12 +186,14 @@ tv_status tv_session_open(tv_engine *e, const tv_serving *serving, int64_t N, in
 void tv_session_close(tv_session *s) {
     if (!s) return;
     const tv_engine *e = s->engine;
+    if (e->ops->steps_forget) e->ops->steps_forget(e->dev, s);
     tv_kv_close(e, &s->kv);
     if (s->ws) tv_workspace_close(s->ws);
     if (s->in) e->ops->free(e->dev, s->in, s->in_bytes);
     if (s->out) e->ops->free(e->dev, s->out, s->out_bytes);
     if (s->suppressed) e->ops->free(e->dev, s->suppressed, TV_MAX_EOS * sizeof(int32_t));
-    free(s->host_in), free(s->host_out), free(s->segments);
+    host_free(e->ops, s->host_in), host_free(e->ops, s->host_out);
+    free(s->segments);
     free(s);
 }
 
@@ -252,22 +273,18 @@ static void on_tap(void *user, const char *name, int layer, const void *data, in
     }
 }
 
-tv_status tv_step_run(tv_session *s, tv_step_mode mode, uint64_t seed, tv_err *err) {
+/* The operations of a step, on its inputs and results in device memory. */
+static tv_status compute(tv_session *s, tv_step_mode mode, uint64_t seed, tv_err *err) {
     const tv_engine *e = s->engine;
     const tv_ops *ops = e->ops;
-    int k = s->serving.store_k, M = s->io.M, n = s->io.n_logits;
+    int k = s->serving.store_k, n = s->io.n_logits;
     tv_step_io dev = s->io; /* the same layout in device memory */
     carve_in(&dev, s->in);
     carve_out(&dev, s->out, k);
-    if (s->profile) s->mark = tv_now();
-    double start = s->mark;
-    TV_TRY(ops->upload(e->dev, s->in, s->host_in, in_bytes(M, n), err));
-    if (s->profile) take_time(s, &s->times.copies);
-
     tv_step step = {.ids = dev.ids,
                     .segments = s->io.segments,
                     .n_segments = s->io.n_segments,
-                    .M = M,
+                    .M = s->io.M,
                     .logit_rows = dev.logit_rows,
                     .n_logits = n,
                     .kv = s->kv.layers,
@@ -280,41 +297,69 @@ tv_status tv_step_run(tv_session *s, tv_step_mode mode, uint64_t seed, tv_err *e
     TV_TRY(tv_forward(e->model, s->ws, &step, err));
     if (s->tap_status != TV_OK) return s->tap_status;
     if (s->profile) take_time(s, &s->times.head);
+    if (mode == TV_STEP_LOGITS || n == 0) return TV_OK;
 
-    if (mode != TV_STEP_LOGITS && n > 0) {
-        float T = (float)s->serving.temperature;
-        tv_logprobs_args lp = {.logits = tv_workspace_logits(s->ws),
-                               .suppressed = s->suppressed,
-                               .token = mode == TV_STEP_SCORE ? dev.token : NULL,
-                               .topk_ids = dev.topk_ids,
-                               .topk_logprobs = dev.topk_logprobs,
-                               .token_logprob = dev.token_logprob,
-                               .token_rank = dev.token_rank,
-                               .bad = dev.bad,
-                               .M = n,
-                               .V = e->model->config.vocab_size,
-                               .k = k,
-                               .n_suppressed = s->n_suppressed,
-                               .temperature = T < 1e-7f ? 1e-7f : T /* 0: argmax */};
-        TV_TRY(ops->logprobs(e->dev, &lp, err));
-        if (s->profile) take_time(s, &s->times.logprobs);
-        if (mode == TV_STEP_DRAW) {
-            tv_sample_args draw = {.topk_ids = dev.topk_ids,
-                                   .topk_logprobs = dev.topk_logprobs,
-                                   .trajectory = dev.trajectory,
-                                   .position = dev.position,
-                                   .token = dev.drawn,
-                                   .M = n,
-                                   .k = k,
-                                   .top_k = s->serving.top_k,
-                                   .seed = seed};
-            TV_TRY(ops->sample(e->dev, &draw, err));
-            if (s->profile) take_time(s, &s->times.sample);
-        }
-        TV_TRY(ops->download(e->dev, s->host_out, s->out, out_bytes(n, k), err));
-        if (s->profile) take_time(s, &s->times.copies);
+    float T = (float)s->serving.temperature;
+    tv_logprobs_args lp = {.logits = tv_workspace_logits(s->ws),
+                           .suppressed = s->suppressed,
+                           .token = mode == TV_STEP_SCORE ? dev.token : NULL,
+                           .topk_ids = dev.topk_ids,
+                           .topk_logprobs = dev.topk_logprobs,
+                           .token_logprob = dev.token_logprob,
+                           .token_rank = dev.token_rank,
+                           .bad = dev.bad,
+                           .M = n,
+                           .V = e->model->config.vocab_size,
+                           .k = k,
+                           .n_suppressed = s->n_suppressed,
+                           .temperature = T < 1e-7f ? 1e-7f : T /* 0: argmax */};
+    TV_TRY(ops->logprobs(e->dev, &lp, err));
+    if (s->profile) take_time(s, &s->times.logprobs);
+    if (mode != TV_STEP_DRAW) return TV_OK;
+    tv_sample_args draw = {.topk_ids = dev.topk_ids,
+                           .topk_logprobs = dev.topk_logprobs,
+                           .trajectory = dev.trajectory,
+                           .position = dev.position,
+                           .token = dev.drawn,
+                           .M = n,
+                           .k = k,
+                           .top_k = s->serving.top_k,
+                           .seed = seed};
+    TV_TRY(ops->sample(e->dev, &draw, err));
+    if (s->profile) take_time(s, &s->times.sample);
+    return TV_OK;
+}
+
+/* The same through the device's recordings. Observers look between the operations: with one nothing is recorded. */
+static tv_status compute_recorded(tv_session *s, tv_step_mode mode, uint64_t seed, tv_err *err) {
+    const tv_engine *e = s->engine;
+    if (!s->graphs || s->profile || s->routes) return compute(s, mode, seed, err);
+    int longest = 0, run = 1;
+    for (int i = 0; i < s->io.n_segments; i++) {
+        int keys = s->io.segments[i].pos + s->io.segments[i].n_rows;
+        if (keys > longest) longest = keys;
     }
+    tv_attn_plan plan = tv_plan_attention(&s->plan, s->io.n_segments, e->model->config.n_kv_heads, longest);
+    tv_step_key key = {
+        {s->io.M, s->io.n_segments, s->io.n_logits, mode, plan.key_tile, plan.split_keys, (int64_t)seed}};
+    TV_TRY(e->ops->step_begin(e->dev, s, &key, s->io.segments, s->io.n_segments, &run, err));
+    return run ? e->ops->step_end(e->dev, compute(s, mode, seed, err), err) : TV_OK;
+}
+
+tv_status tv_step_run(tv_session *s, tv_step_mode mode, uint64_t seed, tv_err *err) {
+    const tv_engine *e = s->engine;
+    int M = s->io.M, n = s->io.n_logits;
+    if (s->profile) s->mark = tv_now();
+    double start = s->mark;
+    TV_TRY(e->ops->upload(e->dev, s->in, s->host_in, in_bytes(M, n), err));
+    if (s->profile) take_time(s, &s->times.copies);
+    TV_TRY(compute_recorded(s, mode, seed, err));
+    if (mode != TV_STEP_LOGITS && n > 0)
+        TV_TRY(e->ops->download(e->dev, s->host_out, s->out, out_bytes(n, s->serving.store_k), err));
+    else
+        TV_TRY(e->ops->sync(e->dev, err)); /* the next step writes over host_in */
     if (s->profile) {
+        take_time(s, &s->times.copies);
         s->times.total += s->mark - start;
         s->times.steps++, s->times.rows += M, s->times.logit_rows += n;
     }

@@ -64,7 +64,7 @@ struct tv_session {
     tv_kv kv;
     tv_workspace *ws;
     void *in, *out;           /* device copies of io's inputs and results */
-    void *host_in, *host_out; /* host memory behind io's pointers */
+    void *host_in, *host_out; /* host memory behind io's pointers, pinned where the device has such */
     uint64_t in_bytes, out_bytes;
     int32_t *suppressed; /* [n_suppressed] i32 device */
     int n_suppressed;
@@ -75,6 +75,7 @@ struct tv_session {
     tv_status tap_status; /* first failure inside a tap */
     tv_err *tap_err;
     int profile;
+    int graphs; /* steps may be recorded and replayed */
     double mark; /* time of the last tap */
     tv_step_times times;
 };

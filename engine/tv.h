@@ -22,6 +22,7 @@ typedef struct {
     const char *isa;    /* CPU instruction set: "auto", "scalar", "avx2", ... */
     int gpu;
     const tv_progress *progress; /* loading, in bytes */
+    int no_graphs; /* CUDA: 1 = every operation of a step is launched by itself; the same bits */
 } tv_engine_options;
 
 TV_NODISCARD tv_status tv_engine_open(const tv_engine_options *options, tv_engine **out, tv_err *err);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cuda/attention.h"
 
 static int cpu_supports(const tv_attn_limits *l, const char **why) {
     *why = l->HS < 1 || l->HS % CPU_ATTN_HEAD_STEP || l->HS > CPU_ATTN_MAX_HEAD
@@ -18,8 +19,29 @@ static const tv_attn_backend cpu_flash = {"flash", "cpu", TV_ATTN_BATCH_INVARIAN
 static const tv_attn_backend cpu_math = {"math", "cpu", TV_ATTN_BATCH_INVARIANT, cpu_supports, cpu_attn_math};
 static const tv_attn_backend cpu_eager = {"eager", "cpu", TV_ATTN_BATCH_INVARIANT, cpu_supports, cpu_attn_eager};
 
+#ifdef TV_CUDA
+enum { OURS = TV_ATTN_BATCH_INVARIANT | TV_ATTN_GRAPH_SAFE };
+static int cuda_supports(const tv_attn_limits *l, const char **why) {
+    *why = l->HS < 1 || l->HS % CUDA_ATTN_HEAD_STEP || l->HS > CUDA_ATTN_MAX_HEAD
+               ? "needs a head size that is a multiple of 8, at most 256"
+           : l->G < 1 || l->H < 1 || l->H % l->G ? "needs a number of query heads that is a multiple of the kv heads"
+                                                 : NULL;
+    return !*why;
+}
+
+static const tv_attn_backend cuda_cudnn = {"cudnn", "cuda", TV_ATTN_BATCH_INVARIANT, cuda_cudnn_supports,
+                                           cuda_attn_cudnn};
+static const tv_attn_backend cuda_flash = {"flash", "cuda", OURS, cuda_supports, cuda_backend_flash};
+static const tv_attn_backend cuda_math = {"math", "cuda", OURS, cuda_supports, cuda_backend_math};
+static const tv_attn_backend cuda_eager = {"eager", "cuda", OURS, cuda_supports, cuda_backend_eager};
+#endif
+
 /* In order of preference within a device. */
-static const tv_attn_backend *const backends[] = {&cpu_flash, &cpu_math, &cpu_eager};
+static const tv_attn_backend *const backends[] = {
+#ifdef TV_CUDA
+    &cuda_cudnn, &cuda_flash, &cuda_math, &cuda_eager,
+#endif
+    &cpu_flash,  &cpu_math,   &cpu_eager};
 enum { N_BACKENDS = sizeof backends / sizeof *backends };
 
 /* Names that mean something, whether or not this build has them, and what they need. */

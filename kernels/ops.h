@@ -62,6 +62,7 @@ typedef struct {
     int y_f32;           /* logits: keep f32 ... */
     int round_bf16;      /* ... rounded to bf16 values (--logits bf16) */
     tv_linear_plan plan;
+    int fixed;           /* 1 under --reduction fixed: a library's kernel is pinned too, whatever M */
 } tv_linear_args;
 
 /* q/k norm (Qwen3), rope, and append to the cache, from the fused projection's output. */
@@ -85,6 +86,7 @@ typedef struct {
     int n_segments, M, H;
     float scale;       /* 1/sqrt(HS) */
     tv_attn_plan plan;
+    int fixed;         /* 1 under --reduction fixed: a library's kernel is pinned too, whatever the batch */
 } tv_attn_args;
 
 typedef struct {
@@ -140,6 +142,9 @@ typedef struct {
     uint64_t seed;
 } tv_sample_args;
 
+/* What the launches of a step depend on beside the lengths of its segments: equal keys, equal launches. */
+typedef struct { int64_t part[8]; } tv_step_key;
+
 typedef struct {
     int threads;     /* 0 = all cores */
     const char *isa; /* CPU: "auto", "scalar", "avx2", "avx512", ... */
@@ -148,6 +153,8 @@ typedef struct {
 
 typedef struct {
     const char *name; /* "cpu", "cuda" */
+    /* 1 when this machine has one that open would accept; else 0 with the reason in why. NULL: every machine has. */
+    int (*available)(char *why, size_t size);
     tv_status (*open)(const tv_dev_options *options, tv_dev **dev, tv_err *err);
     void (*close)(tv_dev *dev);
     /* One line for reports: "cpu, 2 threads, avx2". Valid until close. */
@@ -156,9 +163,21 @@ typedef struct {
     /* Device memory, 64-byte aligned, zeroed; fails with what was asked for and what there is. */
     tv_status (*alloc)(tv_dev *dev, size_t bytes, void **p, tv_err *err);
     void (*free)(tv_dev *dev, void *p, size_t bytes);
+    /* Host memory that the device reads by itself (pinned). NULL: plain memory serves as well. A source of uploads that comes
+     * from here must stay as it is until sync or a download; other sources may be written over when upload returns. */
+    tv_status (*host_alloc)(size_t bytes, void **p, tv_err *err);
+    void (*host_free)(void *p);
     tv_status (*upload)(tv_dev *dev, void *dst, const void *src, size_t bytes, tv_err *err);   /* host to device, ordered */
     tv_status (*download)(tv_dev *dev, void *dst, const void *src, size_t bytes, tv_err *err); /* device to host, waits */
     tv_status (*sync)(tv_dev *dev, tv_err *err);
+    /* Around the operations of a step, on devices that can record one and replay it; NULL elsewhere. begin says in *run
+     * whether the operations are to be called: not where it has put a recording of such a step into the stream, made for the
+     * same owner (whose memory the operations work in) and the same key; then there is no end. Uploads, downloads and waits
+     * lie outside. end takes how the operations went and returns it, or its own failure. */
+    tv_status (*step_begin)(tv_dev *dev, const void *owner, const tv_step_key *key, const tv_segment *segments, int n_segments,
+                            int *run, tv_err *err);
+    tv_status (*step_end)(tv_dev *dev, tv_status status, tv_err *err);
+    void (*steps_forget)(tv_dev *dev, const void *owner); /* before the owner's memory is freed */
     /* Packs n_parts row blocks (part p: [part_N[p],K] bf16 in host memory, any alignment) under one another into one matrix;
      * bias: [n_parts] pointers to [part_N[p]] bf16 host memory, or NULL. The device owns the result until matrix_free. */
     tv_status (*matrix_load)(tv_dev *dev, int n_parts, const void *const *parts, const int *part_N, const void *const *bias, int K,
@@ -177,7 +196,7 @@ typedef struct {
     tv_status (*sample)(tv_dev *dev, const tv_sample_args *a, tv_err *err);
 } tv_ops;
 
-extern const tv_ops tv_ops_cpu;
+extern const tv_ops tv_ops_cpu, tv_ops_cuda;
 
 /* Argument checks shared by the devices (ops_check.c). */
 TV_NODISCARD tv_status tv_check_embed(const tv_embed_args *a, tv_err *err);

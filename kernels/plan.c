@@ -1,6 +1,4 @@
-/* All summation orders. `serving` follows what production kernels do on a large card: they cut the work into output
- * tiles and, where those are fewer than the multiprocessors, cut the summed dimension too, by just as much as the
- * running batch leaves units idle. `fixed` looks at sizes that do not change with the batch. */
+/* The plan of attention, and a description of all plans. */
 #include "kernels/plan.h"
 
 #include <limits.h>
@@ -11,13 +9,6 @@
 #include "base/status.h"
 
 enum {
-    /* One output tile of a product: tokens x outputs. 128 outputs is the usual width of a tensor-core tile. 4 tokens is
-     * fewer than a tensor-core kernel's (at least 8): with it a model of a million parameters, whose products have 1 to
-     * 32 tiles across, meets the changes of split between a batch of 1 and of 8 that a large model meets between 1 and
-     * 512. */
-    TILE_M = 4,
-    TILE_N = 128,
-    MIN_SLICE = 32,      /* shortest slice of K, and what slices are multiples of */
     MIN_SPLIT_KEYS = 16, /* shortest split of keys: one tensor-core tile of keys */
     KEY_TILE = 64,       /* keys of one step of the online softmax, as in the flash kernels in use */
     FIXED_SPLIT_KEYS = 256
@@ -26,15 +17,6 @@ enum {
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t clamp(int64_t x, int64_t low, int64_t high) {
     return x > high ? (high < low ? low : high) : x < low ? low : x;
-}
-
-tv_linear_plan tv_plan_linear(const tv_plan *plan, int M, int N, int K) {
-    if (plan->reduction == TV_REDUCE_FIXED) return (tv_linear_plan){1, K};
-    int64_t tiles = ceil_div(M, TILE_M) * ceil_div(N, TILE_N);
-    int64_t slices = clamp(plan->units / tiles, 1, K / MIN_SLICE);
-    int64_t slice = ceil_div(ceil_div(K, slices), MIN_SLICE) * MIN_SLICE;
-    slices = ceil_div(K, slice); /* rounding up may leave fewer */
-    return slices == 1 ? (tv_linear_plan){1, K} : (tv_linear_plan){(int)slices, (int)slice};
 }
 
 tv_attn_plan tv_plan_attention(const tv_plan *plan, int n_seqs, int G, int max_len) {

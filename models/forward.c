@@ -145,6 +145,7 @@ static tv_status norm(const tv_model *m, const tv_workspace *ws, const tv_bf16 *
 static tv_status project(const tv_model *m, const tv_step *s, const tv_bf16 *x, const tv_matrix *w, tv_bf16 *y,
                          tv_err *err) {
     tv_linear_args a = {.x = x, .w = w, .y = y, .M = s->M, .plan = tv_plan_linear(&s->plan, s->M, w->N, w->K)};
+    a.fixed = s->plan.reduction == TV_REDUCE_FIXED;
     return m->ops->linear(m->dev, &a, err);
 }
 
@@ -162,6 +163,7 @@ static tv_status attention(const tv_model *m, const tv_workspace *ws, const tv_s
     a.segments = s->segments, a.n_segments = s->n_segments;
     a.scale = (float)(1 / sqrt(m->config.head_size));
     a.plan = tv_plan_attention(&s->plan, s->n_segments, m->config.n_kv_heads, longest_range(s));
+    a.fixed = s->plan.reduction == TV_REDUCE_FIXED;
     return s->backend->run(m->dev, &a, err);
 }
 
@@ -191,6 +193,7 @@ static tv_status head(const tv_model *m, const tv_workspace *ws, const tv_step *
     tv_linear_args a = {.x = ws->final, .w = &m->lm_head, .y = ws->logits, .M = s->n_logits, .y_f32 = 1};
     a.round_bf16 = !s->logits_f32;
     a.plan = tv_plan_linear(&s->plan, s->n_logits, m->lm_head.N, m->lm_head.K);
+    a.fixed = s->plan.reduction == TV_REDUCE_FIXED;
     return m->ops->linear(m->dev, &a, err);
 }
 

@@ -13,6 +13,11 @@
 #include "tests/reference_model.h"
 #include "tests/tiny_checkpoint.h"
 
+/* The device under test: cmake/cuda.cmake builds this file for the CUDA device too. */
+#ifndef TV_TEST_OPS
+#define TV_TEST_OPS tv_ops_cpu
+#endif
+
 static const char *const backends[] = {"math", "eager", "flash"};
 static const tv_plan fixed = {TV_REDUCE_FIXED, 132}, serving = {TV_REDUCE_SERVING, 132};
 
@@ -57,8 +62,13 @@ static size_t routes_bytes(const rig *r) {
  */
 static int rig_open(rig *r, const char *dir, int threads, const char *isa, int slots, int S, int max_rows) {
     tv_err err = {0};
-    *r = (rig){.ops = &tv_ops_cpu, .slots = slots, .S = S, .max_rows = max_rows};
+    *r = (rig){.ops = &TV_TEST_OPS, .slots = slots, .S = S, .max_rows = max_rows};
     tv_dev_options options = {.threads = threads, .isa = isa ? isa : "auto"};
+    char why[256];
+    if (r->ops->available && !r->ops->available(why, sizeof why)) { /* then no test here can run */
+        printf("skip: %s\n", why);
+        exit(77);
+    }
     if (r->ops->open(&options, &r->dev, &err) != TV_OK) return 0;
     must(tv_model_load(dir, r->ops, r->dev, NULL, &r->model, &err), &err);
     must(tv_workspace_open(r->model, max_rows, max_rows, &r->ws, &err), &err);

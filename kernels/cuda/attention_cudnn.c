@@ -1,0 +1,189 @@
+/* The cuDNN attention backend: a step's segments, which may lie in any slots and have any lengths, become calls of a
+ * few fixed shapes, since a cuDNN plan is compiled for its sizes and takes seconds to make.
+ *
+ * Decode rows make one call; longer segments make calls by length class, several at a time while they are short. Batch
+ * and extents are rounded up to powers of two; missing sequences are idle. Keys and values are read in place through a
+ * page table: position p of slot s, head g is element ((s G + g) S + p) HS of the cache, so with pages of PAGE
+ * positions and S a multiple of PAGE, page number (s G S + p) / PAGE holds it, and heads lie S HS elements apart.
+ *
+ * Under --reduction serving cuDNN chooses its kernel and its split of the keys from batch and extents. Under fixed the
+ * decode kernel is pinned to one that does not split, and extents do not follow the lengths. */
+#include "kernels/cuda/attention_cudnn.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "kernels/cuda/cudnn_graph.h"
+
+enum {
+    PAGE = 64,            /* positions; the prefill engine keeps its fast kernel for 8 to 256 */
+    SHORTEST = 128,       /* extents are multiples of it: the kernels then need no tail */
+    PREFILL_ROWS = 16384, /* most query rows of a call of several prompts */
+    MOST_PROMPTS = 16,
+    PINNED_DECODE = 3, /* configuration of cuDNN 9.19: a 64 x 64 tile, keys not split */
+    PINNED_MAJOR_MINOR = 919
+};
+
+typedef struct {
+    cudnn_shape shape;
+    cudnn_plan *plan;
+} cached;
+
+struct cuda_cudnn {
+    cudnn_lib *lib;
+    cached *plans;
+    int n_plans;
+};
+
+int cuda_cudnn_supports(const tv_attn_limits *l, const char **why) {
+    *why = l->HS < 8 || l->HS % 8 || l->HS > CUDA_ATTN_MAX_HEAD
+               ? "needs a head size that is a multiple of 8, at most 256"
+           : l->G < 1 || l->H < 1 || l->H % l->G ? "needs a number of query heads that is a multiple of the kv heads"
+                                                 : NULL;
+    return !*why && cudnn_version(why) != 0;
+}
+
+void cuda_cudnn_close(tv_dev *dev) {
+    struct cuda_cudnn *c = dev->cudnn;
+    if (!c) return;
+    for (int i = 0; i < c->n_plans; i++) cudnn_plan_close(c->plans[i].plan);
+    cudnn_lib_close(c->lib);
+    free(c->plans);
+    free(c);
+    dev->cudnn = NULL;
+}
+
+static tv_status state(tv_dev *dev, struct cuda_cudnn **out, tv_err *err) {
+    if (!dev->cudnn) {
+        dev->cudnn = tv_xcalloc(1, sizeof *dev->cudnn);
+        tv_status s = cudnn_lib_open(dev->stream, NULL, &dev->cudnn->lib, err);
+        if (s != TV_OK) {
+            cuda_cudnn_close(dev);
+            return s;
+        }
+    }
+    *out = dev->cudnn;
+    return TV_OK;
+}
+
+static tv_status find_plan(struct cuda_cudnn *c, const cudnn_shape *shape, cudnn_plan **out, tv_err *err) {
+    for (int i = 0; i < c->n_plans; i++)
+        if (!memcmp(&c->plans[i].shape, shape, sizeof *shape)) {
+            *out = c->plans[i].plan;
+            return TV_OK;
+        }
+    TV_TRY(cudnn_plan_open(c->lib, shape, out, err));
+    c->plans = tv_xrealloc(c->plans, (size_t)(c->n_plans + 1) * sizeof *c->plans);
+    c->plans[c->n_plans].shape = *shape;
+    c->plans[c->n_plans++].plan = *out;
+    return TV_OK;
+}
+
+char *cuda_cudnn_text(const tv_dev *dev) {
+    char *text = tv_xstrdup("");
+    for (int i = 0; dev->cudnn && i < dev->cudnn->n_plans; i++) {
+        const cudnn_shape *s = &dev->cudnn->plans[i].shape;
+        char *more = tv_xprintf("%s%d sequences, %d rows, %d keys: %s\n", text, s->b, s->sq, s->skv,
+                                cudnn_plan_describe(dev->cudnn->plans[i].plan));
+        free(text);
+        text = more;
+    }
+    return text;
+}
+
+static int power_of_two(int x, int from) {
+    while (from < x) from *= 2;
+    return from;
+}
+
+/* The shape of a call of n sequences of up to rows query rows (at least `low`) and keys keys. */
+static cudnn_shape shape_of(const tv_attn_args *a, int n, int rows, int keys) {
+    const tv_kv_layer *kv = &a->kv;
+    const int decode = rows == 1;
+    cudnn_shape s;
+    memset(&s, 0, sizeof s); /* compared as bytes */
+    s.b = power_of_two(n, 1);
+    s.H = a->H, s.G = kv->G, s.HS = kv->HS;
+    s.sq = decode ? 1 : power_of_two(rows, SHORTEST);
+    s.skv = power_of_two(a->fixed ? kv->S : keys, SHORTEST);
+    s.page = PAGE, s.S = kv->S;
+    s.pages = (int64_t)kv->slots * kv->G * (kv->S / PAGE);
+    s.causal = !decode;
+    s.config = decode && a->fixed ? PINNED_DECODE : 0;
+    return s;
+}
+
+static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+static tv_status call(tv_dev *dev, struct cuda_cudnn *c, const tv_attn_args *a, const tv_segment *segments, int low,
+                      int high, int first, int n, int rows, int keys, tv_err *err) {
+    const cudnn_shape shape = shape_of(a, n, rows, keys);
+    const int columns = (shape.skv + PAGE - 1) / PAGE, width = a->H * a->kv.HS;
+    cudnn_plan *plan;
+    TV_TRY(find_plan(c, &shape, &plan, err));
+    const size_t b = (size_t)shape.b, ints = aligned(b * sizeof(int32_t));
+    const size_t table = aligned(b * (size_t)columns * sizeof(int32_t));
+    const size_t rows_bytes = aligned(b * (size_t)shape.sq * (size_t)width * sizeof(tv_bf16));
+    void *scratch;
+    TV_TRY(cuda_scratch(dev, CUDA_SCRATCH_ATTENTION,
+                        3 * ints + table + 2 * rows_bytes + cudnn_plan_workspace(plan) + 256, &scratch, err));
+    char *at = scratch;
+    cuda_cudnn_call k = {.low = low, .high = high, .first = first, .b = shape.b, .sq = shape.sq};
+    k.columns = columns, k.page = PAGE;
+    k.member = (void *)at, at += ints;
+    k.length_q = (void *)at, at += ints;
+    k.length_kv = (void *)at, at += ints;
+    k.page_table = (void *)at, at += table;
+    k.q = (void *)at, at += rows_bytes;
+    k.o = (void *)at, at += rows_bytes;
+    TV_TRY(cuda_cudnn_tables(dev, &k, segments, a->n_segments, &a->kv, err));
+    TV_TRY(cuda_cudnn_pack(dev, &k, segments, a->q, width, err));
+    cudnn_buffers buffers = {.q = k.q, .k = a->kv.k, .v = a->kv.v, .o = k.o, .length_q = k.length_q};
+    buffers.length_kv = k.length_kv, buffers.page_table = k.page_table, buffers.workspace = at,
+    buffers.scale = a->scale;
+    TV_TRY(cudnn_plan_run(c->lib, plan, &buffers, err));
+    return cuda_cudnn_unpack(dev, &k, segments, a->out, width, err);
+}
+
+/* Calls for the segments with low <= n_rows < high, at most `most` at a time. */
+static tv_status calls(tv_dev *dev, struct cuda_cudnn *c, const tv_attn_args *a, const tv_segment *segments, int low,
+                       int high, int most, tv_err *err) {
+    int first = 0, n = 0, rows = 0, keys = 0;
+    for (int i = 0; i < a->n_segments; i++) {
+        const tv_segment *s = &a->segments[i];
+        if (s->n_rows < low || s->n_rows >= high) continue;
+        if (n == most) {
+            TV_TRY(call(dev, c, a, segments, low, high, first, n, rows, keys, err));
+            first += n, n = rows = keys = 0;
+        }
+        n++;
+        if (s->n_rows > rows) rows = s->n_rows;
+        if (s->pos + s->n_rows > keys) keys = s->pos + s->n_rows;
+    }
+    return n ? call(dev, c, a, segments, low, high, first, n, rows, keys, err) : TV_OK;
+}
+
+tv_status cuda_attn_cudnn(tv_dev *dev, const tv_attn_args *a, tv_err *err) {
+    TV_TRY(tv_check_attn(a, err));
+    if (a->kv.S % PAGE)
+        return TV_FAIL(err, TV_EUNSUPPORTED, "attention cudnn: a cache of %d positions is not whole pages of %d",
+                       a->kv.S, PAGE);
+    struct cuda_cudnn *c;
+    TV_TRY(state(dev, &c, err));
+    const size_t version = cudnn_version(NULL);
+    if (a->fixed && version / 100 != PINNED_MAJOR_MINOR)
+        return TV_FAIL(err, TV_EUNSUPPORTED,
+                       "attention cudnn: under --reduction fixed its decode kernel is known for cuDNN 9.19 alone, and "
+                       "this is %zu.%zu: use --backend flash, or --reduction serving",
+                       version / 10000, version / 100 % 100);
+    const tv_segment *segments;
+    TV_TRY(cuda_segments(dev, a->segments, a->n_segments, &segments, err));
+    TV_TRY(calls(dev, c, a, segments, 1, 2, a->n_segments, err));
+    for (int low = 2, high = SHORTEST + 1; low <= a->M; low = high, high = 2 * (high - 1) + 1) {
+        int most = PREFILL_ROWS / (high - 1);
+        TV_TRY(calls(dev, c, a, segments, low, high, most < 1 ? 1 : most > MOST_PROMPTS ? MOST_PROMPTS : most, err));
+    }
+    return TV_OK;
+}

@@ -1,0 +1,17 @@
+/* Stands where linear_cublaslt.c was not built: emulated cards, toolkits without cuBLASLt. */
+#include <stdio.h>
+
+#include "base/file.h"
+#include "kernels/cuda/device.h"
+
+tv_status cuda_lt_open(tv_dev *dev, tv_err *err) {
+    (void)err;
+    snprintf(dev->lt_absent, sizeof dev->lt_absent, "not in this build");
+    return TV_OK;
+}
+
+void cuda_lt_close(tv_dev *dev) { (void)dev; }
+
+char *cuda_lt_text(const tv_dev *dev) {
+    return tv_xprintf("cuBLASLt: %s; products by tvgpu's own kernels\n", dev->lt_absent);
+}
