@@ -236,7 +236,7 @@ static tv_status run(const tv_dataset *data, int64_t reads, tv_readout readout, 
 
 static int has_avx2(void) {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx2") != 0;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #else
     return 0;
 #endif

@@ -4,7 +4,7 @@
 #include "estimator/slots_kernel.h"
 
 #if defined(__x86_64__)
-#define FASTEST(name) (__builtin_cpu_supports("avx2") ? name##_avx2 : name##_portable)
+#define FASTEST(name) (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? name##_avx2 : name##_portable)
 #else
 #define FASTEST(name) name##_portable
 #endif

@@ -1,6 +1,9 @@
-/* Record decoding for x86-64 with AVX2. */
+/* Record decoding for x86-64 with AVX2 and FMA. */
 #if defined(__x86_64__)
-#define TV_VEC __attribute__((target("avx2")))
+#include <immintrin.h>
+
+#define TV_VEC __attribute__((target("avx2,fma")))
+#define TV_FMA(a, b, c) _mm256_fmadd_pd(a, b, c)
 #define TV_SLOTS_EXP tv_slots_exp_avx2
 #define TV_SLOTS_REALISED tv_slots_realised_avx2
 #include "estimator/slots_kernel.h"
