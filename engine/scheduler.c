@@ -61,9 +61,9 @@ static uint64_t draw(const tv_sched_options *o, int64_t i, uint32_t use) {
     return (uint64_t)r.v[1] << 32 | r.v[0];
 }
 
+/* What a trajectory asks for up front: not where it will end, which sampling cannot know. */
+static int64_t declared(const tv_sched_options *o, int64_t i) { return o->prompt_len[i] + o->n; }
 static int32_t length_of(const tv_sched_options *o, int64_t i) { return o->length ? o->length[i] : (int32_t)o->n; }
-
-int64_t tv_sched_declared(const tv_sched_options *o, int64_t i) { return o->prompt_len[i] + o->n; }
 
 int64_t tv_sched_rows(int64_t slots, int64_t chunk) {
     int64_t most = slots + chunk > TV_STEP_ROWS ? slots + chunk : TV_STEP_ROWS;
@@ -103,7 +103,7 @@ tv_status tv_sched_open(const tv_sched_options *options, tv_sched **out, tv_err 
     uint64_t window = o->N ? (uint64_t)o->n * (uint64_t)((o->N + o->slots - 1) / o->slots) : 0;
     for (size_t i = 0; i < N; i++) {
         TV_ASSERT(o->prompt_len[i] >= 1 && length_of(o, (int64_t)i) >= 0);
-        TV_ASSERT(!o->kv_tokens || tv_sched_declared(o, (int64_t)i) <= o->kv_tokens);
+        TV_ASSERT(!o->kv_tokens || declared(o, (int64_t)i) <= o->kv_tokens);
         queued *q = &s->queue[i];
         q->index = (int64_t)i;
         if (o->order == TV_ORDER_SHUFFLED) q->key = draw(o, (int64_t)i, TV_USE_COMPOSITION);
@@ -150,7 +150,7 @@ static void advance(tv_sched *s) {
 
 /* Cache tokens that trajectory i takes while it runs. */
 static int64_t held(const tv_sched *s, int64_t i) {
-    return s->o.admission == TV_ADMISSION_RESERVE ? tv_sched_declared(&s->o, i) : s->o.prompt_len[i] + s->done[i];
+    return s->o.admission == TV_ADMISSION_RESERVE ? declared(&s->o, i) : s->o.prompt_len[i] + s->done[i];
 }
 
 /* Takes the slots of the youngest until what runs fits into the cache's tokens; returns what it takes. One alone fits.

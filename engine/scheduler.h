@@ -46,9 +46,6 @@ typedef struct tv_sched tv_sched;
 TV_NODISCARD tv_status tv_sched_open(const tv_sched_options *options, tv_sched **out, tv_err *err);
 void tv_sched_close(tv_sched *sched); /* NULL is fine */
 
-/* Cache tokens that trajectory i takes when it is declared: its prompt and n. */
-int64_t tv_sched_declared(const tv_sched_options *options, int64_t i);
-
 /* The next step: *entries receives the entries (owned by sched, valid until the next call), in order of slot. Returns
  * how many; 0 when every trajectory has ended. */
 int tv_sched_step(tv_sched *sched, const tv_sched_entry **entries);
