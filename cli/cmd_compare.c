@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/folding.h"
 #include "cli/progress.h"
 #include "cli/target_error.h"
 #include "estimator/report.h"
@@ -28,6 +29,7 @@ typedef struct {
     int64_t first; /* trajectory that the block being measured begins with; 0 without --target-error */
     cJSON *target; /* what --target-error came to, or NULL */
     tv_rundir *run;
+    cli_folding folds;
     tv_bar bar;
     uint64_t done, computed; /* tokens finished, of them by this process */
 } comparison;
@@ -105,6 +107,8 @@ static cJSON *manifest(const comparison *c) {
     add_seed(m, "seed_a", c->args->seed[0]);
     add_seed(m, "seed_b", c->args->seed[1]);
     cJSON_AddBoolToObject(m, "always_repeat", c->args->always_repeat);
+    cJSON_AddStringToObject(m, "keep_passes", c->args->keep_passes);
+    if (!strcmp(c->args->keep_passes, "no")) cJSON_AddNumberToObject(m, "readout", cli_folding_readout(c->args, 0, 1));
     cJSON_AddItemToObject(m, "prompt_ids", cJSON_CreateIntArray(c->prompts.ids, c->prompts.offsets[c->prompts.P]));
     cJSON_AddItemToObject(m, "prompt_offsets", cJSON_CreateIntArray(c->prompts.offsets, (int)c->prompts.P + 1));
     cJSON *host = cJSON_AddObjectToObject(m, "host");
@@ -164,7 +168,7 @@ static tv_status sample(comparison *c, int side, tv_err *err) {
 }
 
 static tv_status replay(comparison *c, int side, int set, int64_t pass, const tv_trace *samples, tv_err *err) {
-    if (tv_rundir_has_pass(c->run, side, set, pass)) return TV_OK;
+    if (tv_rundir_has_pass(c->run, side, set, pass) || cli_folding_has(&c->folds, side, set, pass)) return TV_OK;
     char label[64];
     snprintf(label, sizeof label, "pass %lld/%lld, %c on %c", (long long)pass + 1, (long long)c->R, SIDE[side],
              SIDE[set]);
@@ -177,6 +181,12 @@ static tv_status replay(comparison *c, int side, int set, int64_t pass, const tv
     free(path);
     c->computed += (uint64_t)(c->N * c->n);
     return s;
+}
+
+/* 1 when side is to be asked after two passes whether it is deterministic, and stop when it is. */
+static int may_stop(const comparison *c, int side) {
+    return c->R > 2 && !c->args->always_repeat && tv_serving_deterministic(&c->args->side[side].serving) &&
+           !cli_folding_has(&c->folds, side, TV_A, 0) && !cli_folding_has(&c->folds, side, TV_B, 0);
 }
 
 /* 1 when passes 0 and 1 of side agree in every bit over both sets. */
@@ -229,15 +239,14 @@ static tv_status measure(comparison *c, tv_err *err) {
         if (s == TV_OK) s = tv_trace_open(path, &samples[side], err);
         free(path);
     }
-    for (int64_t pass = 0; pass < c->R && s == TV_OK; pass++)
+    for (int64_t pass = 0; pass < c->R && s == TV_OK; pass++) {
         for (int side = 0; side < 2 && s == TV_OK; side++) {
             if (stopped[side]) continue;
             for (int set = 0; set < 2 && s == TV_OK; set++) {
                 s = replay(c, side, set, pass, samples[set], err);
                 c->done += unit;
             }
-            if (s == TV_OK && pass == 1 && c->R > 2 && !c->args->always_repeat &&
-                tv_serving_deterministic(&c->args->side[side].serving)) {
+            if (s == TV_OK && pass == 1 && may_stop(c, side)) {
                 s = passes_agree(c, side, &stopped[side], err);
                 if (stopped[side]) {
                     tv_note("side %c is deterministic: its passes are bit-identical, so 2 of %lld were run", SIDE[side],
@@ -246,6 +255,9 @@ static tv_status measure(comparison *c, tv_err *err) {
                 }
             }
         }
+        if (s == TV_OK && (pass || !(may_stop(c, TV_A) || may_stop(c, TV_B))))
+            s = cli_folding_take(&c->folds, c->run, samples, pass, stopped, err);
+    }
     tv_bar_finish(&c->bar);
     tv_trace_close(samples[0]);
     tv_trace_close(samples[1]);
@@ -291,7 +303,7 @@ static int64_t prompt_tokens(const comparison *c) {
 }
 
 /* Passes, time, memory and disk; nothing is computed or written, and no cache is allocated. */
-static void dry_run(const comparison *c, const char *folder, uint64_t disk) {
+static void dry_run(const comparison *c, const char *folder, uint64_t disk, uint64_t folded) {
     tv_machine machine = tv_machine_measure(c->args->threads);
     double seconds = 0, passes = 1 + 2 * (double)c->R;
     uint64_t memory = 0;
@@ -303,7 +315,7 @@ static void dry_run(const comparison *c, const char *folder, uint64_t disk) {
         seconds += cli_seconds(&machine, &info, &c->args->side[e].serving, c->N, c->n, prompt_tokens(c), passes);
     }
     tv_engine_describe(c->engine[0], &info);
-    cli_print_need(c->args, &info, (int64_t)(2 * passes), c->N, c->n, seconds, memory, disk, folder);
+    cli_print_need(c->args, &info, (int64_t)(2 * passes), c->N, c->n, seconds, memory, disk, folded, folder);
 }
 
 static void date_text(char *buf, size_t size) {
@@ -386,6 +398,11 @@ static tv_status open_sides(comparison *c, tv_err *err) {
         return TV_FAIL(err, TV_EARG,
                        "--store-k must be the same on both sides (%d and %d): readouts are compared slot by slot",
                        args->side[0].serving.store_k, args->side[1].serving.store_k);
+    if (!strcmp(args->keep_passes, "no") && isfinite(args->target_error))
+        return TV_FAIL(
+            err, TV_EARG,
+            "--keep-passes no with --target-error: how many passes there will be is not known before they are "
+            "folded; leave one of the two out");
     if (args->readout > args->side[0].serving.store_k)
         return TV_FAIL(err, TV_EARG, "--readout %lld is more than the %d slots stored (--store-k)",
                        (long long)args->readout, args->side[0].serving.store_k);
@@ -413,17 +430,26 @@ static tv_status work(comparison *c, double started, int *code, tv_err *err) {
     char *folder = c->args->out ? tv_xstrdup(c->args->out) : default_folder(m);
     int64_t N[2] = {c->N, c->N}, passes[2] = {c->R, c->R};
     int64_t k = c->args->side[0].serving.store_k, n_ids = c->prompts.offsets[c->prompts.P];
+    const int readout = cli_folding_readout(c->args, 0, 1), folded = !strcmp(c->args->keep_passes, "no");
     tv_status s = TV_OK;
     if (c->args->dry_run) {
-        dry_run(c, folder, tv_rundir_disk_need(NULL, N, c->n, k, passes, n_ids));
+        dry_run(c, folder, tv_rundir_disk_need(NULL, N, c->n, k, passes, n_ids),
+                cli_folding_disk(NULL, c->N, c->n, k, readout, c->R, n_ids));
     } else {
         char *manifest_path = tv_path_join(folder, "run.json");
         s = open_sessions(c, err);
         if (s == TV_OK && !tv_path_exists(manifest_path))
-            s = tv_rundir_check_disk(folder, tv_rundir_disk_need(NULL, N, c->n, k, passes, n_ids), err);
+            s = tv_rundir_check_disk(folder,
+                                     folded ? cli_folding_disk(NULL, c->N, c->n, k, readout, c->R, n_ids)
+                                            : tv_rundir_disk_need(NULL, N, c->n, k, passes, n_ids),
+                                     err);
         if (s == TV_OK) s = tv_rundir_open(folder, m, &c->run, err);
+        if (s == TV_OK) s = cli_folding_open(&c->folds, c->args, tv_rundir_path(c->run), c->R, readout, err);
         if (s == TV_OK && tv_rundir_resumed(c->run))
-            s = tv_rundir_check_disk(folder, tv_rundir_disk_need(c->run, N, c->n, k, passes, n_ids), err);
+            s = tv_rundir_check_disk(folder,
+                                     folded ? cli_folding_disk(&c->folds, c->N, c->n, k, readout, c->R, n_ids)
+                                            : tv_rundir_disk_need(c->run, N, c->n, k, passes, n_ids),
+                                     err);
         if (s == TV_OK) {
             tv_note("%s %s", tv_rundir_resumed(c->run) ? "going on in" : "run folder", folder);
             s = check_finished(c, err);
