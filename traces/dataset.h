@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "traces/fold.h"
 
 enum { TV_A = 0, TV_B = 1 };
 
@@ -45,7 +46,8 @@ typedef struct {
     int sampled[2];              /* 1: the two below are known */
     double agreement[2];         /* sampling agreement of side s over its own set */
     int64_t missing[2];
-    uint64_t first_hash[2][2], chain[2][2][7]; /* [side][set] of the first pass; of the passes in each fold, in order */
+    uint64_t first_hash[2][2],
+        chain[2][2][TV_FOLD_MOST]; /* [side][set] of the first pass; of the passes in each fold, in order */
 } tv_folded;
 
 typedef struct tv_dataset {
