@@ -51,12 +51,7 @@ tv_status cli_engine_open(const tv_args *args, const tv_side *side, const char *
                           tv_err *err) {
     tv_bar bar;
     tv_bar_start(&bar, "loading weights", "MB", 1e-6, 0, args->quiet);
-    tv_engine_options options = {model_dir,
-                                 side->device,
-                                 args->threads,
-                                 args->isa,
-                                 args->gpu,
-                                 &bar.progress,
+    tv_engine_options options = {model_dir, side->device, args->threads, args->isa, args->gpu, &bar.progress,
                                  args->graphs && !strcmp(args->graphs, "off")};
     tv_status s = tv_engine_open(&options, engine, err);
     bar.quiet |= !bar.terminal; /* loading is short: a log needs no line for it */

@@ -278,7 +278,6 @@ tv_status tv_rundir_check_disk(const char *dir, uint64_t need, tv_err *err) {
     bytes_text(free_text, free_bytes);
     return TV_FAIL(err, TV_ENOMEM,
                    "%s: the run needs %s of disk and %s are free there; a smaller --repeats, --store-k, --trajectories "
-                   "or --length "
-                   "needs less, and --out chooses another disk",
+                   "or --length needs less, with many passes so does --keep-passes no, and --out chooses another disk",
                    dir, need_text, free_text);
 }
