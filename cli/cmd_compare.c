@@ -1,301 +1,16 @@
 /* tvgpu compare: sample both sides, replay both sets under both sides, estimate how far apart they are. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "base/log.h"
 #include "cli/commands.h"
-#include "cli/common.h"
-#include "cli/folding.h"
-#include "cli/progress.h"
+#include "cli/comparison.h"
 #include "cli/target_error.h"
 #include "estimator/report.h"
-#include "traces/rundir.h"
-
-static const char SIDE[2] = {'a', 'b'};
-
-/* Everything that a comparison holds while it runs. */
-typedef struct {
-    tv_args *args;
-    char *dir[2];         /* checkpoints */
-    tv_engine *engine[2]; /* may be the same */
-    tv_session *session[2];
-    cli_prompts prompts;
-    int64_t N, n, R;
-    int64_t first; /* trajectory that the block being measured begins with; 0 without --target-error */
-    cJSON *target; /* what --target-error came to, or NULL */
-    tv_rundir *run;
-    cli_folding folds;
-    tv_bar bar;
-    uint64_t done, computed; /* tokens finished, of them by this process */
-} comparison;
-
-/* What the two checkpoints must share for their token ids to mean the same. */
-static tv_status check_same_vocabulary(const comparison *c, tv_err *err) {
-    tv_engine_info a, b;
-    tv_engine_describe(c->engine[0], &a);
-    tv_engine_describe(c->engine[1], &b);
-    if (a.vocab_size != b.vocab_size)
-        return TV_FAIL(err, TV_EARG, "the sides do not share a vocabulary: %d ids in %s, %d in %s", a.vocab_size,
-                       c->dir[0], b.vocab_size, c->dir[1]);
-    tv_tokenizer *tok[2] = {NULL, NULL};
-    tv_status s = TV_OK;
-    for (int e = 0; e < 2 && s == TV_OK; e++) {
-        char *path = tv_path_join(c->dir[e], "tokenizer.json");
-        if (tv_path_exists(path))
-            s = tv_tokenizer_load(c->dir[e], &tok[e], err);
-        else
-            tv_warn("%s: no tokenizer.json, so that the sides' ids mean the same text is taken on trust", c->dir[e]);
-        free(path);
-    }
-    if (s == TV_OK && tok[0] && tok[1])
-        for (int32_t id = 0; id < a.vocab_size && s == TV_OK; id++) {
-            char *text[2] = {NULL, NULL};
-            size_t size[2];
-            for (int e = 0; e < 2 && s == TV_OK; e++)
-                s = tv_tokenizer_decode(tok[e], &id, 1, 0, 0, &text[e], &size[e], err);
-            if (s == TV_OK && (size[0] != size[1] || memcmp(text[0], text[1], size[0])))
-                s = TV_FAIL(err, TV_EARG, "the sides' tokenizers differ: id %d is \"%.40s\" in %s and \"%.40s\" in %s",
-                            id, text[0], c->dir[0], text[1], c->dir[1]);
-            free(text[0]), free(text[1]);
-        }
-    tv_tokenizer_close(tok[0]);
-    tv_tokenizer_close(tok[1]);
-    return s;
-}
-
-static cJSON *model_json(const tv_engine *engine) {
-    tv_engine_info info;
-    char hash[32];
-    tv_engine_describe(engine, &info);
-    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)info.weights_hash);
-    cJSON *m = cJSON_CreateObject();
-    cJSON_AddStringToObject(m, "architecture", info.architecture);
-    cJSON_AddNumberToObject(m, "parameters", (double)info.parameters);
-    cJSON_AddStringToObject(m, "weights_hash", hash);
-    cJSON_AddNumberToObject(m, "vocabulary", info.vocab_size);
-    return m;
-}
-
-static void add_seed(cJSON *object, const char *key, uint64_t seed) { /* as text: JSON numbers end at 2^53 */
-    char text[24];
-    snprintf(text, sizeof text, "%llu", (unsigned long long)seed);
-    cJSON_AddStringToObject(object, key, text);
-}
-
-/* run.json: everything that decides the numbers; where and when they were made stays under "host". */
-static cJSON *manifest(const comparison *c) {
-    cJSON *m = cJSON_CreateObject(), *model = model_json(c->engine[0]), *model_b = model_json(c->engine[1]);
-    cJSON_AddStringToObject(m, "format", "tvgpu-run/1");
-    cJSON_AddStringToObject(m, "tvgpu", TV_VERSION);
-    cJSON_AddStringToObject(m, "command", "compare");
-    cJSON_AddItemToObject(m, "model", model);
-    if (cJSON_Compare(model, model_b, 1))
-        cJSON_Delete(model_b);
-    else
-        cJSON_AddItemToObject(m, "model_b", model_b);
-    cJSON_AddItemToObject(m, "a", tv_serving_json(&c->args->side[0].serving, c->engine[0]));
-    cJSON_AddItemToObject(m, "b", tv_serving_json(&c->args->side[1].serving, c->engine[1]));
-    cJSON_AddNumberToObject(m, "N", (double)c->N);
-    cJSON_AddNumberToObject(m, "n", (double)c->n);
-    cJSON_AddNumberToObject(m, "R", (double)c->R);
-    if (c->first) cJSON_AddNumberToObject(m, "first_trajectory", (double)c->first);
-    add_seed(m, "seed_a", c->args->seed[0]);
-    add_seed(m, "seed_b", c->args->seed[1]);
-    cJSON_AddBoolToObject(m, "always_repeat", c->args->always_repeat);
-    cJSON_AddStringToObject(m, "keep_passes", c->args->keep_passes);
-    if (!strcmp(c->args->keep_passes, "no")) cJSON_AddNumberToObject(m, "readout", cli_folding_readout(c->args, 0, 1));
-    cJSON_AddItemToObject(m, "prompt_ids", cJSON_CreateIntArray(c->prompts.ids, c->prompts.offsets[c->prompts.P]));
-    cJSON_AddItemToObject(m, "prompt_offsets", cJSON_CreateIntArray(c->prompts.offsets, (int)c->prompts.P + 1));
-    cJSON *host = cJSON_AddObjectToObject(m, "host");
-    for (int e = 0; e < 2; e++) {
-        tv_engine_info info;
-        char key[16];
-        tv_engine_describe(c->engine[e], &info);
-        snprintf(key, sizeof key, "model_%c", SIDE[e]);
-        cJSON_AddStringToObject(host, key, info.model_dir);
-        snprintf(key, sizeof key, "device_%c", SIDE[e]);
-        cJSON_AddStringToObject(host, key, info.device);
-    }
-    return m;
-}
-
-/* The default run folder: the same command finds its own folder again, another command another. */
-static char *default_folder(const cJSON *m) {
-    cJSON *copy = cJSON_Duplicate(m, 1);
-    cJSON_DeleteItemFromObjectCaseSensitive(copy, "host");
-    char *text = tv_json_text(copy);
-    uint64_t h = 0xcbf29ce484222325u;
-    for (const char *t = text; *t; t++) h = (h ^ (unsigned char)*t) * 0x100000001b3u;
-    free(text);
-    cJSON_Delete(copy);
-    return tv_xprintf("tvgpu-runs/compare-%08x", (unsigned)(h ^ h >> 32));
-}
-
-static tv_status sample(comparison *c, int side, tv_err *err) {
-    if (tv_rundir_has_samples(c->run, side)) return TV_OK;
-    char label[64];
-    snprintf(label, sizeof label, "sampling side %c", SIDE[side]);
-    tv_bar_part(&c->bar, label, c->done);
-    int32_t *index = tv_xmalloc((size_t)c->N * sizeof *index);
-    int64_t *identity = tv_xmalloc((size_t)c->N * sizeof *identity);
-    for (int64_t i = 0; i < c->N; i++) {
-        identity[i] = c->first + i;
-        index[i] = (int32_t)(identity[i] % c->prompts.P);
-    }
-    tv_job job = {.N = c->N,
-                  .n = c->n,
-                  .P = c->prompts.P,
-                  .prompt_ids = c->prompts.ids,
-                  .prompt_offsets = c->prompts.offsets,
-                  .prompt_index = index,
-                  .seed = c->args->seed[side],
-                  .trajectory = identity};
-    tv_trace *trace = NULL;
-    tv_status s = tv_session_sample(c->session[side], &job, SIDE[side], &c->bar.progress, &trace, err);
-    char *path = tv_rundir_samples_path(c->run, side);
-    if (s == TV_OK) s = tv_trace_write(trace, path, err);
-    tv_trace_close(trace);
-    free(path);
-    free(index);
-    free(identity);
-    c->computed += (uint64_t)(c->N * c->n);
-    return s;
-}
-
-static tv_status replay(comparison *c, int side, int set, int64_t pass, const tv_trace *samples, tv_err *err) {
-    if (tv_rundir_has_pass(c->run, side, set, pass) || cli_folding_has(&c->folds, side, set, pass)) return TV_OK;
-    char label[64];
-    snprintf(label, sizeof label, "pass %lld/%lld, %c on %c", (long long)pass + 1, (long long)c->R, SIDE[side],
-             SIDE[set]);
-    tv_bar_part(&c->bar, label, c->done);
-    tv_trace *trace = NULL;
-    tv_status s = tv_session_replay(c->session[side], samples, SIDE[side], pass, &c->bar.progress, &trace, err);
-    char *path = tv_rundir_pass_path(c->run, side, set, pass);
-    if (s == TV_OK) s = tv_trace_write(trace, path, err);
-    tv_trace_close(trace);
-    free(path);
-    c->computed += (uint64_t)(c->N * c->n);
-    return s;
-}
-
-/* 1 when side is to be asked after two passes whether it is deterministic, and stop when it is. */
-static int may_stop(const comparison *c, int side) {
-    return c->R > 2 && !c->args->always_repeat && tv_serving_deterministic(&c->args->side[side].serving) &&
-           !cli_folding_has(&c->folds, side, TV_A, 0) && !cli_folding_has(&c->folds, side, TV_B, 0);
-}
-
-/* 1 when passes 0 and 1 of side agree in every bit over both sets. */
-static tv_status passes_agree(const comparison *c, int side, int *agree, tv_err *err) {
-    *agree = 1;
-    for (int set = 0; set < 2 && *agree; set++) {
-        tv_trace *pass[2] = {NULL, NULL};
-        tv_status s = TV_OK;
-        for (int p = 0; p < 2 && s == TV_OK; p++) {
-            char *path = tv_rundir_pass_path(c->run, side, set, p);
-            s = tv_trace_open(path, &pass[p], err);
-            free(path);
-        }
-        if (s == TV_OK) *agree = tv_trace_same(pass[0], pass[1], NULL, NULL);
-        tv_trace_close(pass[0]);
-        tv_trace_close(pass[1]);
-        TV_TRY(s);
-    }
-    return TV_OK;
-}
-
-/* Opens what an earlier run finished: a damaged file is better found now than after the hours that are left. */
-static tv_status check_finished(const comparison *c, tv_err *err) {
-    tv_status s = TV_OK;
-    for (int side = 0; side < 2; side++)
-        for (int set = 0; set < 2; set++)
-            for (int64_t pass = -1; pass < c->R && s == TV_OK; pass++) {
-                if (pass < 0 && side != set) continue;
-                char *path =
-                    pass < 0 ? tv_rundir_samples_path(c->run, side) : tv_rundir_pass_path(c->run, side, set, pass);
-                tv_trace *trace = NULL;
-                if (tv_path_exists(path)) s = tv_trace_open(path, &trace, err);
-                if (s != TV_OK) tv_note("%s cannot be used: delete it, and the same command makes it again", path);
-                tv_trace_close(trace);
-                free(path);
-            }
-    return s;
-}
-
-static tv_status measure(comparison *c, tv_err *err) {
-    uint64_t unit = (uint64_t)(c->N * c->n), total = 2 * unit + 4 * unit * (uint64_t)c->R;
-    int stopped[2] = {0, 0};
-    tv_trace *samples[2] = {NULL, NULL};
-    tv_status s = TV_OK;
-    tv_bar_start(&c->bar, "sampling", "tokens", 1, total, c->args->quiet);
-    for (int side = 0; side < 2 && s == TV_OK; side++) {
-        s = sample(c, side, err);
-        c->done += unit;
-        char *path = tv_rundir_samples_path(c->run, side);
-        if (s == TV_OK) s = tv_trace_open(path, &samples[side], err);
-        free(path);
-    }
-    for (int64_t pass = 0; pass < c->R && s == TV_OK; pass++) {
-        for (int side = 0; side < 2 && s == TV_OK; side++) {
-            if (stopped[side]) continue;
-            for (int set = 0; set < 2 && s == TV_OK; set++) {
-                s = replay(c, side, set, pass, samples[set], err);
-                c->done += unit;
-            }
-            if (s == TV_OK && pass == 1 && may_stop(c, side)) {
-                s = passes_agree(c, side, &stopped[side], err);
-                if (stopped[side]) {
-                    tv_note("side %c is deterministic: its passes are bit-identical, so 2 of %lld were run", SIDE[side],
-                            (long long)c->R);
-                    c->bar.total -= 2 * unit * (uint64_t)(c->R - 2);
-                }
-            }
-        }
-        if (s == TV_OK && (pass || !(may_stop(c, TV_A) || may_stop(c, TV_B))))
-            s = cli_folding_take(&c->folds, c->run, samples, pass, stopped, err);
-    }
-    tv_bar_finish(&c->bar);
-    tv_trace_close(samples[0]);
-    tv_trace_close(samples[1]);
-    return s;
-}
-
-/* One block of --target-error; block 0 is the run itself, later ones lie in folders of their own within it. */
-static tv_status measure_block(void *user, int64_t block, int64_t reads, tv_err *err) {
-    comparison *c = user;
-    tv_rundir *run = c->run;
-    const int64_t promised = c->R, N[2] = {c->N, c->N}, passes[2] = {reads, reads};
-    char *folder = cli_block_folder(tv_rundir_path(run), block);
-    tv_status s = TV_OK;
-    c->first = block * c->N;
-    if (block) {
-        cJSON *m = manifest(c);
-        s = tv_rundir_open(folder, m, &c->run, err);
-        cJSON_Delete(m);
-    }
-    if (s == TV_OK)
-        s = tv_rundir_check_disk(folder,
-                                 tv_rundir_disk_need(c->run, N, c->n, c->args->side[0].serving.store_k, passes,
-                                                     c->prompts.offsets[c->prompts.P]),
-                                 err);
-    c->R = reads;
-    c->done = 0;
-    if (s == TV_OK && block) s = check_finished(c, err);
-    if (s == TV_OK) s = measure(c, err);
-    if (block) tv_rundir_close(c->run);
-    c->run = run;
-    c->R = promised;
-    c->first = 0;
-    free(folder);
-    return s;
-}
 
 /* Tokens of the prompts of all N trajectories together. */
-static int64_t prompt_tokens(const comparison *c) {
+static int64_t prompt_tokens(const cli_comparison *c) {
     int64_t total = 0;
     for (int64_t i = 0; i < c->N; i++)
         total += c->prompts.offsets[i % c->prompts.P + 1] - c->prompts.offsets[i % c->prompts.P];
@@ -303,7 +18,7 @@ static int64_t prompt_tokens(const comparison *c) {
 }
 
 /* Passes, time, memory and disk; nothing is computed or written, and no cache is allocated. */
-static void dry_run(const comparison *c, const char *folder, uint64_t disk, uint64_t folded) {
+static void dry_run(const cli_comparison *c, const char *folder) {
     tv_machine machine = tv_machine_measure(c->args->threads);
     double seconds = 0, passes = 1 + 2 * (double)c->R;
     uint64_t memory = 0;
@@ -315,151 +30,38 @@ static void dry_run(const comparison *c, const char *folder, uint64_t disk, uint
         seconds += cli_seconds(&machine, &info, &c->args->side[e].serving, c->N, c->n, prompt_tokens(c), passes);
     }
     tv_engine_describe(c->engine[0], &info);
-    cli_print_need(c->args, &info, (int64_t)(2 * passes), c->N, c->n, seconds, memory, disk, folded, folder);
+    cli_print_need(c->args, &info, (int64_t)(2 * passes), c->N, c->n, seconds, memory, cli_comparison_disk(c, 0),
+                   cli_comparison_disk(c, 1), folder);
 }
 
-static void date_text(char *buf, size_t size) {
-    time_t now = time(NULL);
-    struct tm tm;
-    strftime(buf, size, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
-}
-
-static cJSON *timing_json(const comparison *c, double started) {
-    cJSON *t = cJSON_CreateObject();
-    char text[64] = "";
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    date_text(text, sizeof text);
-    cJSON_AddStringToObject(t, "date", text);
-    cJSON_AddStringToObject(t, "folder", tv_rundir_path(c->run));
-    if (gethostname(text, sizeof text - 1) == 0) cJSON_AddStringToObject(t, "host", text);
-    tv_engine_info info;
-    for (int e = 0; e < 2; e++) {
-        tv_engine_describe(c->engine[e], &info);
-        cJSON_AddStringToObject(t, e ? "device_b" : "device_a", info.device);
-        cJSON_AddStringToObject(t, e ? "model_b" : "model_a", info.model_dir);
-    }
-    cJSON_AddNumberToObject(t, "threads", c->args->threads ? c->args->threads : (double)sysconf(_SC_NPROCESSORS_ONLN));
-    cJSON_AddNumberToObject(t, "seconds", tv_clock() - started);
-    cJSON_AddNumberToObject(t, "tokens_computed", (double)c->computed);
-    cJSON_AddBoolToObject(t, "resumed", tv_rundir_resumed(c->run));
-    cJSON_AddNumberToObject(t, "peak_memory_bytes", (double)usage.ru_maxrss * 1024);
-    return t;
-}
-
-static tv_status report(comparison *c, double started, int *code, tv_err *err) {
-    const char *folder = tv_rundir_path(c->run);
-    char *json_path = tv_path_join(folder, "report.json"), *html_path = tv_path_join(folder, "report.html");
-    tv_dataset *data = NULL;
-    cJSON *result = NULL, *timing = timing_json(c, started);
-    tv_args args = *c->args;
-    args.seed[0] = 0; /* a run's report depends on the run alone */
-    args.reads = 0;
-    tv_status s = tv_dataset_open(&folder, 1, &data, err);
-    if (s == TV_OK) s = cli_report_make(&args, data, timing, &result, err);
-    if (s == TV_OK && c->target) cJSON_AddItemToObject(result, "target", cJSON_Duplicate(c->target, 1));
-    if (s == TV_OK) s = tv_json_save(result, json_path, err);
+static tv_status report(cli_comparison *c, int *code, tv_err *err) {
+    char *html_path = tv_path_join(tv_rundir_path(c->run), "report.html");
+    cJSON *result = NULL;
+    tv_status s = cli_comparison_report(c, &result, err);
     if (s == TV_OK) s = tv_report_html(result, html_path, err);
     if (s == TV_OK) { /* the files first: whoever reads the text may stop listening */
-        cli_report_print(&args, result);
-        *code = cli_report_verdict(&args, result);
-        if (c->target && !cli_target_print(&args, c->target) && *code == EXIT_DONE) *code = EXIT_CANNOT_TELL;
+        cli_report_print(c->args, result);
+        *code = cli_report_verdict(c->args, result);
+        if (c->target && !cli_target_print(c->args, c->target) && *code == EXIT_DONE) *code = EXIT_CANNOT_TELL;
         fflush(stdout);
         tv_note("report: %s", html_path);
     }
     cJSON_Delete(result);
-    cJSON_Delete(timing);
-    tv_dataset_close(data);
-    free(json_path);
     free(html_path);
     return s;
 }
 
-static tv_status open_sides(comparison *c, tv_err *err) {
-    tv_args *args = c->args;
-    for (int e = 0; e < 2; e++) {
-        const char *model = args->side[e].model ? args->side[e].model : args->n_positional ? args->positional[0] : NULL;
-        TV_TRY(cli_model_dir(model, &c->dir[e], err));
-    }
-    TV_TRY(cli_prompts_make(args, c->dir[0], &c->prompts, err));
-    TV_TRY(cli_engine_open(args, &args->side[0], c->dir[0], &c->engine[0], err));
-    if (!strcmp(c->dir[0], c->dir[1]) && !strcmp(args->side[0].device, args->side[1].device)) {
-        c->engine[1] = c->engine[0];
-    } else {
-        TV_TRY(cli_engine_open(args, &args->side[1], c->dir[1], &c->engine[1], err));
-        TV_TRY(check_same_vocabulary(c, err));
-    }
-    int gpu = cli_on_gpu(c->engine[0]) && cli_on_gpu(c->engine[1]);
-    c->N = args->N ? args->N : args->quick ? 64 : gpu ? 512 : 128;
-    c->n = args->n ? args->n : args->quick ? 64 : gpu ? 500 : 128;
-    c->R = args->R ? args->R : args->quick ? 4 : gpu ? 16 : 4;
-    for (int e = 0; e < 2; e++) TV_TRY(tv_serving_check(&args->side[e].serving, c->engine[e], err));
-    if (args->side[0].serving.store_k != args->side[1].serving.store_k)
-        return TV_FAIL(err, TV_EARG,
-                       "--store-k must be the same on both sides (%d and %d): readouts are compared slot by slot",
-                       args->side[0].serving.store_k, args->side[1].serving.store_k);
-    if (!strcmp(args->keep_passes, "no") && isfinite(args->target_error))
-        return TV_FAIL(
-            err, TV_EARG,
-            "--keep-passes no with --target-error: how many passes there will be is not known before they are "
-            "folded; leave one of the two out");
-    if (args->readout > args->side[0].serving.store_k)
-        return TV_FAIL(err, TV_EARG, "--readout %lld is more than the %d slots stored (--store-k)",
-                       (long long)args->readout, args->side[0].serving.store_k);
-    tv_engine_info info;
-    tv_engine_describe(c->engine[0], &info);
-    TV_TRY(cli_prompts_check(args, &c->prompts, info.vocab_size, err));
-    for (int e = 0; e < 2; e++) {
-        tv_engine_describe(c->engine[e], &info);
-        TV_TRY(cli_positions_check(&c->prompts, c->n, &info, err));
-    }
-    return TV_OK;
-}
-
-static tv_status open_sessions(comparison *c, tv_err *err) {
-    for (int e = 0; e < 2; e++)
-        TV_TRY(tv_session_open(c->engine[e], &c->args->side[e].serving, c->N, c->prompts.longest + c->n, &c->session[e],
-                               err));
-    return TV_OK;
-}
-
-static tv_status work(comparison *c, double started, int *code, tv_err *err) {
-    TV_TRY(cli_baseline_check(c->args, err));
-    TV_TRY(open_sides(c, err));
-    cJSON *m = manifest(c);
-    char *folder = c->args->out ? tv_xstrdup(c->args->out) : default_folder(m);
-    int64_t N[2] = {c->N, c->N}, passes[2] = {c->R, c->R};
-    int64_t k = c->args->side[0].serving.store_k, n_ids = c->prompts.offsets[c->prompts.P];
-    const int readout = cli_folding_readout(c->args, 0, 1), folded = !strcmp(c->args->keep_passes, "no");
+static tv_status work(cli_comparison *c, tv_args *args, int *code, tv_err *err) {
+    TV_TRY(cli_baseline_check(args, err));
+    TV_TRY(cli_comparison_open(c, args, NULL, err));
+    cJSON *m = cli_comparison_manifest(c);
+    char *folder = args->out ? tv_xstrdup(args->out) : cli_comparison_folder("compare", m);
     tv_status s = TV_OK;
-    if (c->args->dry_run) {
-        dry_run(c, folder, tv_rundir_disk_need(NULL, N, c->n, k, passes, n_ids),
-                cli_folding_disk(NULL, c->N, c->n, k, readout, c->R, n_ids));
+    if (args->dry_run) {
+        dry_run(c, folder);
     } else {
-        char *manifest_path = tv_path_join(folder, "run.json");
-        s = open_sessions(c, err);
-        if (s == TV_OK && !tv_path_exists(manifest_path))
-            s = tv_rundir_check_disk(folder,
-                                     folded ? cli_folding_disk(NULL, c->N, c->n, k, readout, c->R, n_ids)
-                                            : tv_rundir_disk_need(NULL, N, c->n, k, passes, n_ids),
-                                     err);
-        if (s == TV_OK) s = tv_rundir_open(folder, m, &c->run, err);
-        if (s == TV_OK) s = cli_folding_open(&c->folds, c->args, tv_rundir_path(c->run), c->R, readout, err);
-        if (s == TV_OK && tv_rundir_resumed(c->run))
-            s = tv_rundir_check_disk(folder,
-                                     folded ? cli_folding_disk(&c->folds, c->N, c->n, k, readout, c->R, n_ids)
-                                            : tv_rundir_disk_need(c->run, N, c->n, k, passes, n_ids),
-                                     err);
-        if (s == TV_OK) {
-            tv_note("%s %s", tv_rundir_resumed(c->run) ? "going on in" : "run folder", folder);
-            s = check_finished(c, err);
-            if (s == TV_OK)
-                s = isfinite(c->args->target_error)
-                        ? cli_target_error(c->args, folder, c->N, c->R, measure_block, c, &c->target, err)
-                        : measure(c, err);
-        }
-        if (s == TV_OK) s = report(c, started, code, err);
-        free(manifest_path);
+        s = cli_comparison_run(c, folder, NULL, err);
+        if (s == TV_OK) s = report(c, code, err);
     }
     free(folder);
     cJSON_Delete(m);
@@ -467,22 +69,14 @@ static tv_status work(comparison *c, double started, int *code, tv_err *err) {
 }
 
 static int run(tv_args *args, tv_err *err) {
-    comparison c = {.args = args};
-    double started = tv_clock();
+    cli_comparison c = {0};
     int code = EXIT_DONE;
     if (!args->side_given) {
         strcpy(args->side[1].serving.backend, "math");
         tv_note("no option ends in -a or -b: side b gets --backend-b math");
     }
-    if (work(&c, started, &code, err) != TV_OK) TV_ASSERT(err->code != TV_OK);
-    tv_rundir_close(c.run);
-    cJSON_Delete(c.target);
-    for (int e = 0; e < 2; e++) tv_session_close(c.session[e]);
-    if (c.engine[1] != c.engine[0]) tv_engine_close(c.engine[1]);
-    tv_engine_close(c.engine[0]);
-    cli_prompts_free(&c.prompts);
-    free(c.dir[0]);
-    free(c.dir[1]);
+    if (work(&c, args, &code, err) != TV_OK) TV_ASSERT(err->code != TV_OK);
+    cli_comparison_close(&c);
     return code;
 }
 

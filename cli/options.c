@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
+
 typedef enum { FLAG, INT, INT64, U64, REAL, TEXT, CHOICE } kind;
 
 typedef struct {
@@ -29,11 +31,11 @@ static const option table[] = {
     /* what runs */
     {"model", 0, "DIR", TEXT, 1, SIDE(model), 0, 0, CMD_COMPARE, "Model and device",
      "checkpoint of one side (--model-b DIR: another checkpoint for side b)"},
-    {"device", 0, "auto|cpu|cuda", CHOICE, 1, SIDE(device), 0, 0, CMD_MODEL | CMD_BENCH, "Model and device",
-     "where it runs (default auto: cuda where there is one, else cpu)"},
+    {"device", 0, "auto|cpu|cuda", CHOICE, 1, SIDE(device), 0, 0, CMD_MODEL | CMD_FIGURE | CMD_BENCH,
+     "Model and device", "where it runs (default auto: cuda where there is one, else cpu)"},
     {"threads", 0, "N", INT, 0, ARG(threads), 0, 4096, ~0u, "Model and device",
      "CPU threads (default 0: all cores); results do not depend on it"},
-    {"isa", 0, "NAME", TEXT, 0, ARG(isa), 0, 0, CMD_MODEL | CMD_BENCH, "Model and device",
+    {"isa", 0, "NAME", TEXT, 0, ARG(isa), 0, 0, CMD_MODEL | CMD_FIGURE | CMD_BENCH, "Model and device",
      "CPU instruction set: auto, scalar, avx2, avx512 (default auto); bits do not depend on it"},
     {"gpu", 0, "I", INT, 0, ARG(gpu), 0, 1024, ~0u, "Model and device", "which GPU, where one is used (default 0)"},
     {"graphs", 0, "on|off", CHOICE, 0, ARG(graphs), 0, 0, CMD_MODEL, "Model and device",
@@ -66,28 +68,35 @@ static const option table[] = {
     {"pass-seed", 0, "S", U64, 1, SERVING(pass_seed), 0, 0, CMD_RUN, "Serving configuration",
      "seed of what a pass draws: composition and arrival steps (default 0)"},
     /* sampling */
-    {"trajectories", 'N', "N", INT64, 0, ARG(N), 1, 1e7, CMD_COMPARE, "Sampling",
+    {"trajectories", 'N', "N", INT64, 0, ARG(N), 1, 1e7, CMD_COMPARE | CMD_ATTRIBUTE, "Sampling",
      "trajectories sampled by each side (default 128; 512 on a GPU; 64 with --quick)"},
+    {"trajectories", 'N', "N", INT64, 0, ARG(N), 2, 1e7, CMD_FIGURE, "Sampling",
+     "trajectories of a side in every run (default: what --scale says)"},
     {"trajectories", 'N', "N", INT64, 0, ARG(N), 1, 1e7, CMD_SAMPLE, "Sampling",
      "trajectories to sample (default 128; 512 on a GPU)"},
-    {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_COMPARE, "Sampling",
+    {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_COMPARE | CMD_ATTRIBUTE, "Sampling",
      "tokens of a trajectory (default 128; 500 on a GPU; 64 with --quick)"},
+    {"length", 'n', "n", INT64, 0, ARG(n), 2, 1e6, CMD_FIGURE, "Sampling",
+     "tokens of a trajectory in every run (default: what --scale says)"},
     {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_SAMPLE, "Sampling",
      "tokens of a trajectory (default 128; 500 on a GPU)"},
     {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_GENERATE, "Sampling", "most tokens to write (default 256)"},
     {"seed", 0, "S", U64, 2, ARG(seed), 0, 0, CMD_COMPARE | CMD_SAMPLE, "Sampling",
      "sampling seed (default 0 for side a, 1 for side b)"},
+    {"seed", 0, "S", U64, 0, ARG(seed), 0, 0, CMD_ATTRIBUTE, "Sampling",
+     "sampling seed of side a; the other sides draw with the one that follows (default 0)"},
     {"seed", 0, "S", U64, 0, ARG(seed), 0, 0, CMD_GENERATE, "Sampling", "sampling seed (default 0)"},
-    {"prompt", 0, "TEXT", TEXT, 0, ARG(prompt), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling",
-     "the user's message (default \"Tell me a story about a robot learning to paint.\")"},
-    {"system", 0, "TEXT", TEXT, 0, ARG(system), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling",
-     "the system message (default \"You are a helpful assistant.\"; \"\" for none)"},
-    {"prompts", 0, "FILE", TEXT, 0, ARG(prompts), 0, 0, CMD_COMPARE | CMD_SAMPLE, "Sampling",
+    {"prompt", 0, "TEXT", TEXT, 0, ARG(prompt), 0, 0, CMD_COMPARE | CMD_ATTRIBUTE | CMD_SAMPLE | CMD_GENERATE,
+     "Sampling", "the user's message (default \"Tell me a story about a robot learning to paint.\")"},
+    {"system", 0, "TEXT", TEXT, 0, ARG(system), 0, 0, CMD_COMPARE | CMD_ATTRIBUTE | CMD_SAMPLE | CMD_GENERATE,
+     "Sampling", "the system message (default \"You are a helpful assistant.\"; \"\" for none)"},
+    {"prompts", 0, "FILE", TEXT, 0, ARG(prompts), 0, 0, CMD_COMPARE | CMD_ATTRIBUTE | CMD_SAMPLE, "Sampling",
      "a prompt a line (JSON): a string, {\"messages\": [...]} or {\"ids\": [...]}"},
-    {"raw", 0, NULL, FLAG, 0, ARG(raw), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE, "Sampling",
+    {"raw", 0, NULL, FLAG, 0, ARG(raw), 0, 0, CMD_COMPARE | CMD_ATTRIBUTE | CMD_SAMPLE | CMD_GENERATE, "Sampling",
      "the prompt as it is, without the chat template"},
-    {"thinking", 0, "on|off", CHOICE, 0, ARG(thinking), 0, 0, CMD_COMPARE | CMD_SAMPLE | CMD_GENERATE | CMD_TOKENIZE,
-     "Sampling", "the chat template's thinking flag (default: as the template has it)"},
+    {"thinking", 0, "on|off", CHOICE, 0, ARG(thinking), 0, 0,
+     CMD_COMPARE | CMD_ATTRIBUTE | CMD_SAMPLE | CMD_GENERATE | CMD_TOKENIZE, "Sampling",
+     "the chat template's thinking flag (default: as the template has it)"},
     {"suppress-eos", 0, NULL, FLAG, 0, ARG(suppress_eos), 0, 0, CMD_RUN | CMD_GENERATE, "Sampling",
      "end-of-text has probability 0: every trajectory has n tokens (default of compare, sample, score)"},
     {"ignore-eos", 0, NULL, FLAG, 0, ARG(ignore_eos), 0, 0, CMD_RUN | CMD_GENERATE, "Sampling",
@@ -95,10 +104,12 @@ static const option table[] = {
     {"stop-eos", 0, NULL, FLAG, 0, ARG(stop_eos), 0, 0, CMD_RUN | CMD_GENERATE, "Sampling",
      "a trajectory ends at end-of-text (default of generate)"},
     /* scoring */
-    {"repeats", 'R', "R", INT64, 0, ARG(R), 1, 1e6, CMD_COMPARE, "Scoring",
+    {"repeats", 'R', "R", INT64, 0, ARG(R), 1, 1e6, CMD_COMPARE | CMD_ATTRIBUTE, "Scoring",
      "passes of each side over each set (default 4; 16 on a GPU; 4 with --quick)"},
+    {"repeats", 'R', "R", INT64, 0, ARG(R), 2, 1e6, CMD_FIGURE, "Scoring",
+     "passes of each side under serving noise (default: what --scale says)"},
     {"repeats", 'R', "R", INT64, 0, ARG(R), 1, 1e6, CMD_SCORE, "Scoring", "passes over each set (default 1)"},
-    {"always-repeat", 0, NULL, FLAG, 0, ARG(always_repeat), 0, 0, CMD_COMPARE, "Scoring",
+    {"always-repeat", 0, NULL, FLAG, 0, ARG(always_repeat), 0, 0, CMD_COMPARE | CMD_ATTRIBUTE, "Scoring",
      "keep repeating a side whose passes are bit-identical"},
     {"keep-passes", 0, "yes|no", CHOICE, 0, ARG(keep_passes), 0, 0, CMD_COMPARE | CMD_SCORE, "Scoring",
      "no: fold each pass into averages instead of keeping it, so that disk does not grow with R (default yes)"},
@@ -106,14 +117,17 @@ static const option table[] = {
      "teacher-forced decode steps, or the whole trajectory at once (default replay)"},
     {"side", 0, "a|b", CHOICE, 0, ARG(side_name), 0, 0, CMD_SAMPLE | CMD_SCORE, "Scoring",
      "which side these options describe (default a)"},
+    {"axis", 0, "NAME=VALUE,...", TEXT, 0, ARG(axis), 0, 0, CMD_ATTRIBUTE, "Scoring",
+     "options to flip, one at a time; NAME=VALUE+NAME=VALUE flips several together (default: a list of all that may "
+     "move the distribution)"},
     /* estimating */
-    {"readout", 0, "K", INT64, 0, ARG(readout), 1, 1e6, CMD_COMPARE | CMD_DATA, "Estimating",
+    {"readout", 0, "K", INT64, 0, ARG(readout), 1, 1e6, CMD_COMPARE | CMD_ATTRIBUTE | CMD_DATA, "Estimating",
      "use the K most likely recorded slots, renormalised (default: the sampler's top-k)"},
     {"reads", 0, "R", INT64, 0, ARG(reads), 1, 1e6, CMD_ESTIMATE | CMD_CALIBRATE, "Estimating",
      "use the first R passes (default: all)"},
     {"reads", 0, "R", INT64, 0, ARG(reads), 1, 1e6, CMD_SCHEDULE, "Estimating",
      "for --target-error and --budget: use the first R passes (default: all)"},
-    {"serving-order", 0, NULL, FLAG, 0, ARG(serving_order), 0, 0, CMD_COMPARE | CMD_DATA, "Estimating",
+    {"serving-order", 0, NULL, FLAG, 0, ARG(serving_order), 0, 0, CMD_COMPARE | CMD_ATTRIBUTE | CMD_DATA, "Estimating",
      "keep the passes in stored order for sigma, floors and levels"},
     {"fail-above", 0, "X", REAL, 0, ARG(fail_above), 0, 1, CMD_COMPARE | CMD_ESTIMATE, "Estimating",
      "exit 3 when the interval lies above X, 4 when it cannot tell"},
@@ -134,8 +148,14 @@ static const option table[] = {
      "Q queries (scored tokens a side): compare's limit for --target-error, or what schedule is to spend"},
     {"coverage", 0, NULL, FLAG, 0, ARG(coverage), 0, 0, CMD_SYNTH, "Estimating",
      "measure how often the intervals contain the truth"},
+    {"scale", 0, "quick|full", CHOICE, 0, ARG(size), 0, 0, CMD_FIGURE, "Estimating",
+     "minutes on a CPU with the bundled model, or the sizes of a published study, meant for a GPU (default quick)"},
+    {"run", 0, "DIR", TEXT, 0, ARG(run), 0, 0, CMD_FIGURE, "Estimating",
+     "take the pair of sides under serving noise from this run folder instead of measuring it"},
     {"scale", 0, "X", REAL, 0, ARG(scale), 0.01, 1e6, CMD_SYNTH, "Estimating",
      "amount of work relative to the default of under a minute (default 1)"},
+    {"seed", 0, "S", U64, 0, ARG(seed), 0, 0, CMD_FIGURE, "Estimating",
+     "seed of sampling and of synthetic draws (default 0)"},
     {"seed", 0, "S", U64, 0, ARG(seed), 0, 0, CMD_SYNTH | CMD_DATA, "Estimating",
      "seed of permutations, bootstrap and synthetic draws (default 0)"},
     /* bench */
@@ -155,13 +175,17 @@ static const option table[] = {
     /* output */
     {"out", 'o', "DIR", TEXT, 0, ARG(out), 0, 0, CMD_COMPARE, "Output",
      "run folder (default tvgpu-runs/compare-HASH, the same for the same command)"},
+    {"out", 'o', "DIR", TEXT, 0, ARG(out), 0, 0, CMD_ATTRIBUTE, "Output",
+     "folder of the run folders, one an axis (default tvgpu-runs/attribute-HASH, the same for the same command)"},
     {"out", 'o', "DIR", TEXT, 0, ARG(out), 0, 0, CMD_SAMPLE | CMD_SCORE, "Output", "folder of the trajectories"},
+    {"out", 'o', "DIR", TEXT, 0, ARG(out), 0, 0, CMD_FIGURE, "Output",
+     "folder of the figures, and of the runs behind them (default figures)"},
     {"out", 'o', "FILE", TEXT, 0, ARG(out), 0, 0, CMD_LOGITS | CMD_EXPORT, "Output", "the file to write"},
     {"out", 'o', "FILE", TEXT, 0, ARG(out), 0, 0, CMD_ESTIMATE | CMD_BENCH, "Output",
      "write the result there too, as JSON"},
     {"html", 0, "FILE", TEXT, 0, ARG(html), 0, 0, CMD_ESTIMATE, "Output",
      "write the report there too, as one self-contained page with plots"},
-    {"quick", 0, NULL, FLAG, 0, ARG(quick), 0, 0, CMD_COMPARE, "Output",
+    {"quick", 0, NULL, FLAG, 0, ARG(quick), 0, 0, CMD_COMPARE | CMD_ATTRIBUTE, "Output",
      "smaller N, n and R: under a minute with the bundled model"},
     {"dry-run", 0, NULL, FLAG, 0, ARG(dry_run), 0, 0, CMD_RUN, "Output",
      "say what would run: passes, time, memory and disk"},
@@ -240,6 +264,19 @@ static tv_status set(const option *o, const char *shown, void *base, const char 
     return TV_OK;
 }
 
+tv_status tv_args_set_side(unsigned command, const char *name, const char *value, tv_side *side, tv_err *err) {
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (table[i].commands & command && table[i].sided == 1 && !strcmp(table[i].name, name)) {
+            if (table[i].kind == FLAG)
+                return TV_FAIL(err, TV_EARG, "--%s takes no value and cannot be flipped by one", name);
+            char *shown = tv_xprintf("--%s", name);
+            tv_status s = set(&table[i], shown, side, value, err);
+            free(shown);
+            return s;
+        }
+    return TV_FAIL(err, TV_EARG, "--%s: no option of the serving configuration; see tvgpu attribute --help", name);
+}
+
 /* Finds name (without dashes) for command; *side becomes 0, 1 or -1 (both). NULL when there is none. */
 static const option *find(const char *name, size_t length, unsigned bit, int *side) {
     for (int i = 0; i < N_OPTIONS; i++) {
@@ -300,6 +337,7 @@ tv_status tv_args_parse(const tv_command *command, int argc, char **argv, tv_arg
     args->fail_above = args->target_error = args->budget = NAN;
     args->sigma = 0.02, args->eps = 0.02, args->delta = 0.05, args->scale = 1;
     args->method = "replay", args->path = "prefill", args->side_name = "a", args->keep_passes = "yes";
+    args->size = "quick";
     for (int i = 2, only_words = 0; i < argc; i++) {
         const char *word = argv[i];
         if (only_words || word[0] != '-' || !word[1]) {

@@ -24,8 +24,11 @@ enum {
     CMD_SYNTH = 1 << 10,
     CMD_EXPORT = 1 << 11,
     CMD_BENCH = 1 << 12,
-    CMD_MODEL = CMD_COMPARE | CMD_SAMPLE | CMD_SCORE | CMD_GENERATE | CMD_LOGITS | CMD_INFO, /* open an engine */
-    CMD_RUN = CMD_COMPARE | CMD_SAMPLE | CMD_SCORE,
+    CMD_ATTRIBUTE = 1 << 13,
+    CMD_FIGURE = 1 << 14,
+    CMD_MODEL = CMD_COMPARE | CMD_ATTRIBUTE | CMD_SAMPLE | CMD_SCORE | CMD_GENERATE | CMD_LOGITS |
+                CMD_INFO, /* open an engine that options configure */
+    CMD_RUN = CMD_COMPARE | CMD_ATTRIBUTE | CMD_SAMPLE | CMD_SCORE,
     CMD_DATA = CMD_ESTIMATE | CMD_CALIBRATE | CMD_SCHEDULE /* numbers from recorded passes */
 };
 
@@ -51,7 +54,9 @@ typedef struct {
     const char *keep_passes;         /* "yes" or "no" */
     double fail_above, target_error; /* NaN = not given */
     const char *baseline, *out, *html, *method, *path, *tokens;
-    const char *side_name; /* "a" or "b" */
+    const char *side_name;  /* "a" or "b" */
+    const char *axis;       /* "NAME=VALUE,..." */
+    const char *size, *run; /* of figures: "quick" or "full"; a folder of earlier runs */
     int quick, dry_run, json;
     int threads, gpu;
     const char *isa, *graphs;
@@ -79,6 +84,9 @@ typedef struct tv_command {
 
 /* Parses argv[2..) for command; TV_EARG names the option and what it wants. */
 TV_NODISCARD tv_status tv_args_parse(const tv_command *command, int argc, char **argv, tv_args *args, tv_err *err);
+/* Gives side the value of the one-sided option `name` of the command (without dashes), as "--name value" would. */
+TV_NODISCARD tv_status tv_args_set_side(unsigned command, const char *name, const char *value, tv_side *side,
+                                        tv_err *err);
 /* Edits (insertions, deletions, replacements of a letter) between a[0..n_a) and b; SIZE_MAX for words of 64 and more.
  */
 size_t tv_word_distance(const char *a, size_t n_a, const char *b);

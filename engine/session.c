@@ -264,7 +264,7 @@ static double *stage_time(tv_step_times *t, const char *name) {
 
 static void on_tap(void *user, const char *name, int layer, const void *data, int rows, int width, tv_dtype dtype) {
     tv_session *s = user;
-    (void)dtype;
+    if (s->observer.fn) s->observer.fn(s->observer.user, name, layer, data, rows, width, dtype);
     if (s->profile) take_time(s, stage_time(&s->times, name));
     if (s->routes && !strcmp(name, "route") && s->tap_status == TV_OK) {
         size_t values = (size_t)rows * (size_t)width;
@@ -291,7 +291,7 @@ static tv_status compute(tv_session *s, tv_step_mode mode, uint64_t seed, tv_err
                     .backend = s->backend,
                     .plan = s->plan,
                     .logits_f32 = s->serving.logits_f32};
-    if (s->profile || s->routes) step.tap = (tv_tap){on_tap, s};
+    if (s->profile || s->routes || s->observer.fn) step.tap = (tv_tap){on_tap, s};
     s->tap_status = TV_OK;
     s->tap_err = err;
     TV_TRY(tv_forward(e->model, s->ws, &step, err));

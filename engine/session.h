@@ -72,6 +72,7 @@ struct tv_session {
     tv_step_io io;
     /* observers */
     int32_t *routes;      /* NULL, or host memory [L,M,used] of the step's expert choices */
+    tv_tap observer;      /* fn NULL: none */
     tv_status tap_status; /* first failure inside a tap */
     tv_err *tap_err;
     int profile;

@@ -107,6 +107,26 @@ TV_NODISCARD tv_status tv_session_score_prefill(tv_session *session, const tv_tr
  * or [L,B,T,used] i32 host receiving the experts chosen (expert models; -1 in dense layers). Logits that are not finite fail. */
 TV_NODISCARD tv_status tv_session_logits(tv_session *session, const int32_t *ids, int64_t B, int64_t T, int decode, float *logits,
                                          int32_t *routes, tv_err *err);
+
+/* What one tap of the layer loop handed over: "qkv" of layer 3. */
+typedef struct {
+    char name[16];
+    int layer;     /* -1: before or behind the layers */
+    int width;
+    int64_t rows;  /* positions; of "route": [N,positions] */
+    float *values; /* [rows,width] f32, NULL for "route" */
+    int32_t *ids;  /* [rows,width] i32 experts chosen ("route"), -1 where a trajectory has ended; else NULL */
+} tv_activation;
+typedef struct {
+    int n;
+    tv_activation *at; /* [n] in the order of computation */
+} tv_activations;
+/* Replays the first `positions` tokens of all trajectories as pass number `pass` would, and keeps the rows that gave the
+ * distributions of trajectory `trajectory` (index in the set), and of "route" those of all trajectories. */
+TV_NODISCARD tv_status tv_session_activations(tv_session *session, const tv_trace *set, int64_t trajectory, int64_t positions,
+                                              int64_t pass, tv_activations *out, tv_err *err);
+void tv_activations_free(tv_activations *activations); /* safe on a zeroed struct */
+
 /* Streams one continuation: fn gets each token as it is drawn and returns 0 to go on. */
 TV_NODISCARD tv_status tv_session_generate(tv_session *session, const int32_t *prompt, int64_t n_prompt, int64_t n, uint64_t seed,
                                            int (*fn)(void *user, int32_t id), void *user, tv_err *err);

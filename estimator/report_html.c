@@ -1,12 +1,10 @@
 /* The report as one page that needs nothing else: inline styles, and plots drawn by gnuplot as inline SVG. */
 #include <math.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/file.h"
+#include "base/gnuplot.h"
 #include "estimator/report.h"
 #include "estimator/report_view.h"
 
@@ -71,37 +69,6 @@ static void section(FILE *f, const tv_view_answers *answers, int which) {
 }
 
 /* ---- plots ---- */
-
-/* gnuplot as found on PATH: 1 when it ran and drew. Script in, SVG out, through unnamed temporary files. */
-static int gnuplot(const char *script, char **svg) {
-    FILE *in = tmpfile(), *out = tmpfile();
-    char *argv[] = {(char *)"gnuplot", (char *)"-", NULL};
-    posix_spawn_file_actions_t actions;
-    pid_t pid;
-    int status = -1, drawn = 0;
-    *svg = NULL;
-    if (in && out && fputs(script, in) >= 0 && fflush(in) == 0 && fseek(in, 0, SEEK_SET) == 0 &&
-        posix_spawn_file_actions_init(&actions) == 0) {
-        posix_spawn_file_actions_adddup2(&actions, fileno(in), 0);
-        posix_spawn_file_actions_adddup2(&actions, fileno(out), 1);
-        posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", 1 /* O_WRONLY */, 0);
-        lseek(fileno(in), 0, SEEK_SET);
-        if (posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ) == 0 && waitpid(pid, &status, 0) == pid &&
-            WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-            off_t size = lseek(fileno(out), 0, SEEK_END);
-            if (size > 0 && size < (off_t)8 << 20) {
-                *svg = tv_xcalloc((size_t)size + 1, 1);
-                drawn = pread(fileno(out), *svg, (size_t)size, 0) == (ssize_t)size && strstr(*svg, "<svg") &&
-                        strstr(*svg, "</svg>");
-            }
-        }
-        posix_spawn_file_actions_destroy(&actions);
-    }
-    if (in) fclose(in);
-    if (out) fclose(out);
-    if (!drawn) free(*svg), *svg = NULL;
-    return drawn;
-}
 
 /* Writes gnuplot's SVG into the page: without prolog and fixed names, axes in the page's own ink, ids kept apart. */
 static void put_svg(FILE *f, const char *svg, int number, const char *label) {
@@ -235,7 +202,8 @@ static char *script_positions(const cJSON *r) {
 /* Draws, or says once how to. Returns 1 when a plot was put into the page. */
 static int figure(FILE *f, char *script, int number, const char *caption, int *told) {
     char *svg = NULL;
-    int drawn = script && gnuplot(script, &svg);
+    size_t size;
+    int drawn = script && tv_gnuplot(script, &svg, &size) && strstr(svg, "<svg") && strstr(svg, "</svg>");
     if (drawn) {
         fputs("<figure>", f);
         put_svg(f, svg, number, caption);

@@ -81,15 +81,11 @@ static tv_status add_instance(run *r, const tv_chain *c, double closed_form, tv_
 /* ---- Rates
  * --------------------------------------------------------------------------------------------------------------- */
 
-/* Mean absolute error against N with exact logits on the hard instance, X from both sides in turn. */
-static tv_status error_slope(run *r, const tv_chain *hard, double tv, tv_err *err) {
-    enum { POINTS = 8 };
-    const int64_t batches = scaled(r, 500);
-    tv_chain_sampler sampler = {
-        .chain = hard, .oracle = {.kind = TV_ORACLE_EXACT, .seed = r->options->seed}, .side = -1};
+tv_status tv_synth_error_rate(const tv_chain *chain, double tv, uint64_t seed, int64_t batches, tv_synth_rate *out,
+                              tv_err *err) {
+    enum { POINTS = TV_SYNTH_POINTS };
+    tv_chain_sampler sampler = {.chain = chain, .oracle = {.kind = TV_ORACLE_EXACT, .seed = seed}, .side = -1};
     double x[POINTS], y[POINTS];
-    cJSON *rates = cJSON_GetObjectItemCaseSensitive(r->report, "rates"),
-          *points = cJSON_AddArrayToObject(rates, "error_against_N");
     for (int p = 0; p < POINTS; p++) {
         const int64_t N = (int64_t)32 << p, total = N * batches;
         double *z = malloc((size_t)total * sizeof *z);
@@ -99,29 +95,42 @@ static tv_status error_slope(run *r, const tv_chain *hard, double tv, tv_err *er
             free(z);
             return status;
         }
-        double mae = 0;
-        for (int64_t b = 0; b < batches; b++) mae += fabs(tv_stats_mean(z + b * N, N) - tv) / (double)batches;
-        x[p] = log((double)N), y[p] = log(mae);
-        cJSON *point = cJSON_CreateObject();
-        cJSON_AddNumberToObject(point, "N", (double)N);
-        cJSON_AddNumberToObject(point, "mae", mae);
-        /* The Gaussian reference: E|mean - tv| = sqrt(2/pi) sd / sqrt N. */
-        const double sd = sqrt(tv_stats_variance(z, total));
-        cJSON_AddNumberToObject(point, "gaussian", sqrt(2 / M_PI) * sd / sqrt((double)N));
-        cJSON_AddItemToArray(points, point);
-        if (p == POINTS - 1) {
-            const double mean = tv_stats_mean(z, total), se = sd / sqrt((double)total);
-            cJSON_AddNumberToObject(rates, "hard_mean", mean);
-            cJSON_AddNumberToObject(rates, "hard_mean_se", se);
-            add_check(r, "hard: mean of Z within 3 standard errors of the exact TV, in standard errors",
-                      (mean - tv) / se, -3, 3);
+        double mae = 0, square = 0;
+        for (int64_t b = 0; b < batches; b++) {
+            const double e = fabs(tv_stats_mean(z + b * N, N) - tv);
+            mae += e / (double)batches, square += e * e / (double)batches;
         }
+        x[p] = log((double)N), y[p] = log(mae);
+        const double sd = sqrt(tv_stats_variance(z, total));
+        out->N[p] = (double)N, out->mae[p] = mae;
+        out->mae_se[p] = sqrt((square - mae * mae) / (double)batches);
+        out->gaussian[p] = sqrt(2 / M_PI) * sd / sqrt((double)N);
+        out->mean = tv_stats_mean(z, total), out->mean_se = sd / sqrt((double)total);
         free(z);
-        advance(r, 15);
     }
-    const double s = slope(x, y, POINTS);
-    cJSON_AddNumberToObject(rates, "error_slope", s);
-    add_check(r, "hard: slope of log mean absolute error on log N", s, -0.53, -0.47);
+    out->slope = slope(x, y, POINTS);
+    return TV_OK;
+}
+
+static tv_status error_slope(run *r, const tv_chain *hard, double tv, tv_err *err) {
+    tv_synth_rate rate;
+    TV_TRY(tv_synth_error_rate(hard, tv, r->options->seed, scaled(r, 500), &rate, err));
+    cJSON *rates = cJSON_GetObjectItemCaseSensitive(r->report, "rates"),
+          *points = cJSON_AddArrayToObject(rates, "error_against_N");
+    for (int p = 0; p < TV_SYNTH_POINTS; p++) {
+        cJSON *point = cJSON_CreateObject();
+        cJSON_AddNumberToObject(point, "N", rate.N[p]);
+        cJSON_AddNumberToObject(point, "mae", rate.mae[p]);
+        cJSON_AddNumberToObject(point, "gaussian", rate.gaussian[p]);
+        cJSON_AddItemToArray(points, point);
+    }
+    cJSON_AddNumberToObject(rates, "hard_mean", rate.mean);
+    cJSON_AddNumberToObject(rates, "hard_mean_se", rate.mean_se);
+    add_check(r, "hard: mean of Z within 3 standard errors of the exact TV, in standard errors",
+              (rate.mean - tv) / rate.mean_se, -3, 3);
+    cJSON_AddNumberToObject(rates, "error_slope", rate.slope);
+    add_check(r, "hard: slope of log mean absolute error on log N", rate.slope, -0.53, -0.47);
+    advance(r, 120);
     return TV_OK;
 }
 

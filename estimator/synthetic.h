@@ -109,6 +109,18 @@ typedef struct {
 TV_NODISCARD tv_status tv_synth_run(const tv_synth_options *options, const tv_progress *progress, cJSON **report,
                                     tv_err *err);
 
+/* Mean absolute error of the mean of N exact Z against N = 32, 64, ..., X from both sides in turn. */
+enum { TV_SYNTH_POINTS = 8 };
+typedef struct {
+    double N[TV_SYNTH_POINTS], mae[TV_SYNTH_POINTS], mae_se[TV_SYNTH_POINTS];
+    double gaussian[TV_SYNTH_POINTS]; /* what normal errors of the measured variance give: sqrt(2/pi) sd / sqrt N */
+    double slope;                     /* of log mae on log N */
+    double mean, mean_se;             /* of Z at the largest N, to hold against tv */
+} tv_synth_rate;
+/* batches: groups of N that each mean absolute error averages over. tv: the chain's exact distance. */
+TV_NODISCARD tv_status tv_synth_error_rate(const tv_chain *chain, double tv, uint64_t seed, int64_t batches,
+                                           tv_synth_rate *out, tv_err *err);
+
 /* Coverage of the reported 95% intervals on five instances of known TV: an array of {instance, tv, estimator,
  * replications, coverage, mean_width, bias, held, conservative}. */
 TV_NODISCARD tv_status tv_coverage_run(const tv_synth_options *options, const tv_progress *progress, cJSON **report,

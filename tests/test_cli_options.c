@@ -13,7 +13,7 @@ static const struct {
                 {"estimate", CMD_ESTIMATE}, {"calibrate", CMD_CALIBRATE}, {"schedule", CMD_SCHEDULE},
                 {"synth", CMD_SYNTH},       {"export", CMD_EXPORT},       {"generate", CMD_GENERATE},
                 {"logits", CMD_LOGITS},     {"tokenize", CMD_TOKENIZE},   {"bench", CMD_BENCH},
-                {"info", CMD_INFO}};
+                {"info", CMD_INFO},         {"attribute", CMD_ATTRIBUTE}, {"figure", CMD_FIGURE}};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 /* Parses "tvgpu NAME WORDS..." (words separated by spaces, _ for an empty one). */
