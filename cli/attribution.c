@@ -334,7 +334,7 @@ static void dry_run(const tv_args *args, const cli_comparison *c, int n, double 
     for (int e = 0; e < 2; e++)
         memory += tv_session_bytes(c->engine[e], &args->side[e].serving, c->N, c->prompts.longest + c->n);
     tv_note("%d axes", n);
-    cli_print_need(args, &info, (int64_t)passes, c->N, c->n, seconds, memory, disk, folder);
+    cli_print_need(args, &info, (int64_t)passes, c->N, c->n, seconds, memory, disk, 0, folder);
 }
 
 static int64_t prompt_tokens(const cli_comparison *c) {
@@ -383,7 +383,7 @@ tv_status cli_attribution_run(tv_args *args, const char *given, cJSON **out, tv_
                 seconds += cli_seconds(&machine, &info, &axis_args[i].side[e].serving, c[i].N, c[i].n,
                                        prompt_tokens(&c[i]), mine[e]);
             }
-            disk += cli_comparison_disk(&c[i]);
+            disk += cli_comparison_disk(&c[i], 0);
         } else {
             s = measure_axis(&list.at[i], &c[i], folder, like, measured, err);
             cli_comparison_rest(&c[i]);

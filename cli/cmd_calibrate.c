@@ -79,6 +79,7 @@ static int run(tv_args *args, tv_err *err) {
     tv_calibration c;
     tv_calibrate_options options = {.reads = args->reads, .stored_order = args->serving_order, .seed = args->seed[0]};
     tv_status status = tv_dataset_open(args->positional, args->n_positional, &data, err);
+    if (status == TV_OK) status = tv_dataset_need_passes(data, "calibrate", err);
     if (status == TV_OK) options.readout = tv_readout_choose(data, args->readout);
     if (status == TV_OK && tv_calibrate(data, &options, &c, err) == TV_OK) {
         if (args->json) {

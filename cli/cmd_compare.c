@@ -18,7 +18,7 @@ static int64_t prompt_tokens(const cli_comparison *c) {
 }
 
 /* Passes, time, memory and disk; nothing is computed or written, and no cache is allocated. */
-static void dry_run(const cli_comparison *c, const char *folder, uint64_t disk) {
+static void dry_run(const cli_comparison *c, const char *folder) {
     tv_machine machine = tv_machine_measure(c->args->threads);
     double seconds = 0, passes = 1 + 2 * (double)c->R;
     uint64_t memory = 0;
@@ -30,7 +30,8 @@ static void dry_run(const cli_comparison *c, const char *folder, uint64_t disk) 
         seconds += cli_seconds(&machine, &info, &c->args->side[e].serving, c->N, c->n, prompt_tokens(c), passes);
     }
     tv_engine_describe(c->engine[0], &info);
-    cli_print_need(c->args, &info, (int64_t)(2 * passes), c->N, c->n, seconds, memory, disk, folder);
+    cli_print_need(c->args, &info, (int64_t)(2 * passes), c->N, c->n, seconds, memory, cli_comparison_disk(c, 0),
+                   cli_comparison_disk(c, 1), folder);
 }
 
 static tv_status report(cli_comparison *c, int *code, tv_err *err) {
@@ -57,7 +58,7 @@ static tv_status work(cli_comparison *c, tv_args *args, int *code, tv_err *err) 
     char *folder = args->out ? tv_xstrdup(args->out) : cli_comparison_folder("compare", m);
     tv_status s = TV_OK;
     if (args->dry_run) {
-        dry_run(c, folder, cli_comparison_disk(c));
+        dry_run(c, folder);
     } else {
         s = cli_comparison_run(c, folder, NULL, err);
         if (s == TV_OK) s = report(c, code, err);

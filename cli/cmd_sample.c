@@ -98,7 +98,7 @@ static tv_status sample(const tv_args *args, tv_engine *engine, const cli_prompt
         tv_machine machine = tv_machine_measure(args->threads);
         double seconds = there ? 0 : cli_seconds(&machine, &info, serving, N, n, prompt_tokens, 1);
         cli_print_need(args, &info, !there, N, n, seconds,
-                       info.weights_bytes + tv_session_bytes(engine, serving, N, prompts->longest + n), disk,
+                       info.weights_bytes + tv_session_bytes(engine, serving, N, prompts->longest + n), disk, 0,
                        args->out);
     } else if (s == TV_OK) {
         if (there)

@@ -124,6 +124,7 @@ static int run(tv_args *args, tv_err *err) {
         return (int)TV_FAIL(err, TV_EARG, "schedule needs a run folder, a bundle or trace files (or --theory)");
     tv_dataset *data = NULL;
     tv_status s = tv_dataset_open(args->positional, args->n_positional, &data, err);
+    if (s == TV_OK) s = tv_dataset_need_passes(data, "schedule", err);
     if (s == TV_OK && (isfinite(args->target_error) || isfinite(args->budget))) {
         s = next(args, data, err);
     } else if (s == TV_OK) {

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/folding.h"
 #include "cli/progress.h"
 #include "traces/rundir.h"
 
@@ -50,13 +51,47 @@ static char *config_text(const tv_args *args, const tv_engine *engine) {
     return text;
 }
 
+/* take_stock with --keep-passes no. */
+static tv_status take_stock_folded(const tv_args *args, const cli_folding *folds, const char *config,
+                                   tv_trace *const set[2], int64_t *passes, uint64_t *tokens, uint64_t *bytes,
+                                   tv_err *err) {
+    const int side = args->side_name[0] - 'a';
+    for (int i = 0; i < 2; i++) {
+        if (!set[i]) continue;
+        char *path = pass_path(args, i, 0);
+        const int kept = tv_path_exists(path);
+        tv_status s = kept ? TV_FAIL(err, TV_EARG,
+                                     "%s: keep_passes is \"yes\" in that folder; go on with --keep-passes yes, or use "
+                                     "another folder",
+                                     path)
+                           : cli_folding_check(folds, side, set[i], config, err);
+        free(path);
+        TV_TRY(s);
+        const int64_t left = args->R - folds->count[side][i];
+        *passes += left;
+        *tokens += (uint64_t)left * (uint64_t)(set[i]->N * set[i]->n);
+        if (left) *bytes += tv_fold_disk_need(set[i]->N, set[i]->n, args->side[0].serving.store_k, args->R);
+    }
+    return TV_OK;
+}
+
 /* Checks the passes that are there, and counts what is missing: *passes of all sets, *tokens in them, *bytes on disk.
  */
-static tv_status take_stock(const tv_args *args, const char *config, tv_trace *const set[2], int64_t *passes,
-                            uint64_t *tokens, uint64_t *bytes, tv_err *err) {
+static tv_status take_stock(const tv_args *args, const cli_folding *folds, const char *config, tv_trace *const set[2],
+                            int64_t *passes, uint64_t *tokens, uint64_t *bytes, tv_err *err) {
     *passes = 0;
     *tokens = *bytes = 0;
-    for (int i = 0; i < 2; i++)
+    if (folds->active) return take_stock_folded(args, folds, config, set, passes, tokens, bytes, err);
+    for (int i = 0; i < 2; i++) {
+        char *fold = set[i] ? tv_fold_path(args->out, args->side_name[0] - 'a', i, 0) : NULL;
+        const int there = fold && tv_path_exists(fold);
+        free(fold);
+        if (there)
+            return TV_FAIL(
+                err, TV_EARG,
+                "%s: keep_passes is \"no\" there: the passes of side %s were folded; go on with --keep-passes "
+                "no, or use another folder",
+                args->out, args->side_name);
         for (int64_t pass = 0; set[i] && pass < args->R; pass++) {
             char *path = pass_path(args, i, pass);
             tv_status s = TV_OK;
@@ -71,24 +106,26 @@ static tv_status take_stock(const tv_args *args, const char *config, tv_trace *c
             free(path);
             TV_TRY(s);
         }
+    }
     return TV_OK;
 }
 
 /* Passes over one set, skipping those that are there. */
-static tv_status score_set(const tv_args *args, tv_session *session, const tv_trace *set, int which, tv_bar *bar,
-                           uint64_t *done, tv_err *err) {
+static tv_status score_set(const tv_args *args, cli_folding *folds, tv_session *session, const tv_trace *set, int which,
+                           tv_bar *bar, uint64_t *done, tv_err *err) {
     int prefill = !strcmp(args->method, "prefill");
     for (int64_t pass = 0; pass < args->R; pass++) {
         char *path = pass_path(args, which, pass), label[64];
         tv_status s = TV_OK;
-        if (!tv_path_exists(path)) {
+        if (!tv_path_exists(path) && !cli_folding_has(folds, args->side_name[0] - 'a', which, pass)) {
             tv_trace *trace = NULL;
             snprintf(label, sizeof label, "pass %lld/%lld, %s on %c", (long long)pass + 1, (long long)args->R,
                      args->side_name, 'a' + which);
             tv_bar_part(bar, label, *done);
             s = prefill ? tv_session_score_prefill(session, set, args->side_name[0], pass, &bar->progress, &trace, err)
                         : tv_session_replay(session, set, args->side_name[0], pass, &bar->progress, &trace, err);
-            if (s == TV_OK) s = tv_trace_write(trace, path, err);
+            if (s == TV_OK)
+                s = folds->active ? cli_folding_add(folds, set, trace, err) : tv_trace_write(trace, path, err);
             tv_trace_close(trace);
             *done += (uint64_t)(set->N * set->n);
         }
@@ -112,7 +149,8 @@ static tv_status dry_run(const tv_args *args, tv_engine *engine, tv_trace *const
     tv_engine_info info;
     tv_engine_describe(engine, &info);
     tv_machine machine = tv_machine_measure(args->threads);
-    uint64_t session = 0;
+    uint64_t session = 0, kept = 0, folded = 0;
+    const int folds = !strcmp(args->keep_passes, "no");
     double seconds = 0;
     int sets = (set[0] != NULL) + (set[1] != NULL);
     const tv_trace *shown = set[0] ? set[0] : set[1];
@@ -123,11 +161,15 @@ static tv_status dry_run(const tv_args *args, tv_engine *engine, tv_trace *const
             int32_t p = set[i]->prompt_index[t];
             prompt += set[i]->prompt_offsets[p + 1] - set[i]->prompt_offsets[p];
         }
+        kept += (uint64_t)args->R *
+                tv_trace_file_size(set[i]->N, set[i]->n, serving->store_k, set[i]->prompt_offsets[set[i]->P]);
+        folded += tv_fold_disk_need(set[i]->N, set[i]->n, serving->store_k, args->R);
         uint64_t need = tv_session_bytes(engine, serving, set[i]->N, longest_prompt(set[i]) + set[i]->n);
         if (need > session) session = need; /* one after the other */
         seconds += cli_seconds(&machine, &info, serving, set[i]->N, set[i]->n, prompt, (double)passes / sets);
     }
-    cli_print_need(args, &info, passes, shown->N, shown->n, seconds, info.weights_bytes + session, bytes, args->out);
+    cli_print_need(args, &info, passes, shown->N, shown->n, seconds, info.weights_bytes + session, folds ? kept : bytes,
+                   folds ? bytes : folded, args->out);
     return TV_OK;
 }
 
@@ -135,6 +177,7 @@ static tv_status work(const tv_args *args, const char *dir, tv_err *err) {
     tv_trace *set[2] = {NULL, NULL};
     tv_engine *engine = NULL;
     char *config = NULL;
+    cli_folding folds = {0};
     tv_status s = TV_OK;
     int64_t passes = 0;
     uint64_t total = 0, bytes = 0, done = 0;
@@ -154,7 +197,8 @@ static tv_status work(const tv_args *args, const char *dir, tv_err *err) {
     if (s == TV_OK) s = tv_serving_check(&args->side[0].serving, engine, err);
     if (s == TV_OK) {
         config = config_text(args, engine);
-        s = take_stock(args, config, set, &passes, &total, &bytes, err);
+        s = cli_folding_open(&folds, args, args->out, args->R, cli_folding_readout(args, 0, 0), err);
+        if (s == TV_OK) s = take_stock(args, &folds, config, set, &passes, &total, &bytes, err);
     }
     if (s == TV_OK && args->dry_run) {
         s = dry_run(args, engine, set, passes, bytes);
@@ -167,7 +211,7 @@ static tv_status work(const tv_args *args, const char *dir, tv_err *err) {
             tv_session *session = NULL;
             s = tv_session_open(engine, &args->side[0].serving, set[i]->N, longest_prompt(set[i]) + set[i]->n, &session,
                                 err);
-            if (s == TV_OK) s = score_set(args, session, set[i], i, &bar, &done, err);
+            if (s == TV_OK) s = score_set(args, &folds, session, set[i], i, &bar, &done, err);
             cli_note_recomputed(session, "--admission grow");
             tv_session_close(session);
         }
@@ -209,7 +253,8 @@ const tv_command tv_command_score = {
     "Scores the trajectories in DIR (a.samples and b.samples, whichever are there) under these options\n"
     "and writes DIR/SIDE-on-SET.pass-NNNN.safetensors. --method replay forces the tokens through the\n"
     "decode path, step by step; --method prefill scores each trajectory at once. Passes that are there\n"
-    "are kept, and must have been made under the same options.",
+    "are kept, and must have been made under the same options. --keep-passes no writes averages instead,\n"
+    "DIR/SIDE-on-SET.fold-F.safetensors.",
     "  tvgpu score MODEL -o pair --side a --backend flash -R 4\n"
     "  tvgpu score MODEL -o pair --side b --backend math -R 4\n"
     "  tvgpu estimate pair\n",

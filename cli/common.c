@@ -368,7 +368,8 @@ void cli_print_json(const cJSON *json) {
 }
 
 void cli_print_need(const tv_args *args, const tv_engine_info *info, int64_t passes, int64_t N, int64_t n,
-                    double seconds, uint64_t memory, uint64_t disk, const char *folder) {
+                    double seconds, uint64_t memory, uint64_t disk, uint64_t folded, const char *folder) {
+    const int folds = folded && !strcmp(args->keep_passes, "no");
     if (args->json) {
         cJSON *o = cJSON_CreateObject();
         cJSON_AddNumberToObject(o, "N", (double)N);
@@ -377,7 +378,9 @@ void cli_print_need(const tv_args *args, const tv_engine_info *info, int64_t pas
         cJSON_AddNumberToObject(o, "tokens", (double)passes * (double)N * (double)n);
         cJSON_AddNumberToObject(o, "seconds", seconds);
         cJSON_AddNumberToObject(o, "memory_bytes", (double)memory);
-        cJSON_AddNumberToObject(o, "disk_bytes", (double)disk);
+        cJSON_AddNumberToObject(o, "disk_bytes", (double)(folds ? folded : disk));
+        if (folded) cJSON_AddNumberToObject(o, "disk_bytes_kept", (double)disk);
+        if (folded) cJSON_AddNumberToObject(o, "disk_bytes_folded", (double)folded);
         cJSON_AddStringToObject(o, "folder", folder);
         cli_print_json(o);
         cJSON_Delete(o);
@@ -386,12 +389,16 @@ void cli_print_need(const tv_args *args, const tv_engine_info *info, int64_t pas
     char text[3][32];
     cli_duration(text[0], 32, seconds);
     cli_bytes(text[1], 32, (double)memory);
-    cli_bytes(text[2], 32, (double)disk);
+    cli_bytes(text[2], 32, (double)(folds ? folded : disk));
     printf("passes     %lld over %lld trajectories of %lld tokens\n"
            "time       about %s at half of this machine's measured speed; less where a side turns out deterministic\n"
            "memory     %s on %s\n"
            "disk       %s in %s\n",
            (long long)passes, (long long)N, (long long)n, text[0], text[1], info->device, text[2], folder);
+    if (!folded) return;
+    cli_bytes(text[0], 32, (double)disk);
+    cli_bytes(text[1], 32, (double)folded);
+    printf("           %s with --keep-passes yes, about %s with --keep-passes no\n", text[0], text[1]);
 }
 
 void cli_report_print(const tv_args *args, const cJSON *report) {

@@ -59,10 +59,10 @@ int cli_report_verdict(const tv_args *args, const cJSON *report);
  * limits. prompt: tokens of all N prompts together. Runs nothing of the model. */
 double cli_seconds(const tv_machine *machine, const tv_engine_info *info, const tv_serving *serving, int64_t N,
                    int64_t n, int64_t prompt, double passes);
-/* Prints what --dry-run of sample and score says: passes over N trajectories of n tokens, time, memory, disk, and
- * where. */
+/* Prints what --dry-run of compare, sample and score says: passes over N trajectories of n tokens, time, memory, disk,
+ * and where. disk: with passes kept; folded: with --keep-passes no, or 0 where there are none. */
 void cli_print_need(const tv_args *args, const tv_engine_info *info, int64_t passes, int64_t N, int64_t n,
-                    double seconds, uint64_t memory, uint64_t disk, const char *folder);
+                    double seconds, uint64_t memory, uint64_t disk, uint64_t folded, const char *folder);
 /* Says what preemption made the session do again, if anything. session may be NULL. */
 void cli_note_recomputed(const tv_session *session, const char *what);
 /* Prints json to stdout. */

@@ -86,6 +86,8 @@ cJSON *cli_comparison_manifest(const cli_comparison *c) {
     add_seed(m, "seed_a", c->args->seed[0]);
     add_seed(m, "seed_b", c->args->seed[1]);
     cJSON_AddBoolToObject(m, "always_repeat", c->args->always_repeat);
+    cJSON_AddStringToObject(m, "keep_passes", c->args->keep_passes);
+    if (!strcmp(c->args->keep_passes, "no")) cJSON_AddNumberToObject(m, "readout", cli_folding_readout(c->args, 0, 1));
     cJSON_AddItemToObject(m, "prompt_ids", cJSON_CreateIntArray(c->prompts.ids, c->prompts.offsets[c->prompts.P]));
     cJSON_AddItemToObject(m, "prompt_offsets", cJSON_CreateIntArray(c->prompts.offsets, (int)c->prompts.P + 1));
     cJSON *host = cJSON_AddObjectToObject(m, "host");
@@ -144,7 +146,7 @@ static tv_status sample(cli_comparison *c, int side, tv_err *err) {
 }
 
 static tv_status replay(cli_comparison *c, int side, int set, int64_t pass, const tv_trace *samples, tv_err *err) {
-    if (tv_rundir_has_pass(c->run, side, set, pass)) return TV_OK;
+    if (tv_rundir_has_pass(c->run, side, set, pass) || cli_folding_has(&c->folds, side, set, pass)) return TV_OK;
     char label[64];
     snprintf(label, sizeof label, "pass %lld/%lld, %c on %c", (long long)pass + 1, (long long)c->R, SIDE[side],
              SIDE[set]);
@@ -154,6 +156,12 @@ static tv_status replay(cli_comparison *c, int side, int set, int64_t pass, cons
     if (s == TV_OK) s = cli_trace_writer_put(&c->writer, trace, tv_rundir_pass_path(c->run, side, set, pass), err);
     c->computed += (uint64_t)(c->N * c->n);
     return s;
+}
+
+/* 1 when side is to be asked after two passes whether it is deterministic, and stop when it is. */
+static int may_stop(const cli_comparison *c, int side) {
+    return c->R > 2 && !c->args->always_repeat && tv_serving_deterministic(&c->args->side[side].serving) &&
+           !cli_folding_has(&c->folds, side, TV_A, 0) && !cli_folding_has(&c->folds, side, TV_B, 0);
 }
 
 /* 1 when passes 0 and 1 of side agree in every bit over both sets. */
@@ -206,15 +214,14 @@ static tv_status measure(cli_comparison *c, tv_err *err) {
         if (s == TV_OK) s = tv_trace_open(path, &samples[side], err);
         free(path);
     }
-    for (int64_t pass = 0; pass < c->R && s == TV_OK; pass++)
+    for (int64_t pass = 0; pass < c->R && s == TV_OK; pass++) {
         for (int side = 0; side < 2 && s == TV_OK; side++) {
             if (stopped[side]) continue;
             for (int set = 0; set < 2 && s == TV_OK; set++) {
                 s = replay(c, side, set, pass, samples[set], err);
                 c->done += unit;
             }
-            if (s == TV_OK && pass == 1 && c->R > 2 && !c->args->always_repeat &&
-                tv_serving_deterministic(&c->args->side[side].serving)) {
+            if (s == TV_OK && pass == 1 && may_stop(c, side)) {
                 s = cli_trace_writer_wait(&c->writer, err);
                 if (s == TV_OK) s = passes_agree(c, side, &stopped[side], err);
                 if (stopped[side]) {
@@ -224,6 +231,11 @@ static tv_status measure(cli_comparison *c, tv_err *err) {
                 }
             }
         }
+        if (s == TV_OK && c->folds.active && (pass || !(may_stop(c, TV_A) || may_stop(c, TV_B)))) {
+            s = cli_trace_writer_wait(&c->writer, err);
+            if (s == TV_OK) s = cli_folding_take(&c->folds, c->run, samples, pass, stopped, err);
+        }
+    }
     if (s == TV_OK) {
         s = cli_trace_writer_wait(&c->writer, err);
     } else { /* what failed first is reported */
@@ -250,7 +262,7 @@ static tv_status measure_block(void *user, int64_t block, int64_t reads, tv_err 
         cJSON_Delete(m);
     }
     c->R = reads;
-    if (s == TV_OK) s = tv_rundir_check_disk(folder, cli_comparison_disk(c), err);
+    if (s == TV_OK) s = tv_rundir_check_disk(folder, cli_comparison_disk(c, c->folds.active), err);
     c->done = 0;
     if (s == TV_OK && block) s = check_finished(c, err);
     if (s == TV_OK) s = measure(c, err);
@@ -324,6 +336,11 @@ tv_status cli_comparison_open(cli_comparison *c, tv_args *args, const cli_compar
         return TV_FAIL(err, TV_EARG,
                        "--store-k must be the same on both sides (%d and %d): readouts are compared slot by slot",
                        args->side[0].serving.store_k, args->side[1].serving.store_k);
+    if (!strcmp(args->keep_passes, "no") && isfinite(args->target_error))
+        return TV_FAIL(
+            err, TV_EARG,
+            "--keep-passes no with --target-error: how many passes there will be is not known before they are "
+            "folded; leave one of the two out");
     if (args->readout > args->side[0].serving.store_k)
         return TV_FAIL(err, TV_EARG, "--readout %lld is more than the %d slots stored (--store-k)",
                        (long long)args->readout, args->side[0].serving.store_k);
@@ -367,19 +384,25 @@ static tv_status take_over(cli_comparison *c, const cli_comparison *like, tv_err
     return TV_OK;
 }
 
-uint64_t cli_comparison_disk(const cli_comparison *c) {
-    int64_t N[2] = {c->N, c->N}, passes[2] = {c->R, c->R};
-    return tv_rundir_disk_need(c->run, N, c->n, c->args->side[0].serving.store_k, passes,
-                               c->prompts.offsets[c->prompts.P]);
+uint64_t cli_comparison_disk(const cli_comparison *c, int folded) {
+    const int64_t N[2] = {c->N, c->N}, passes[2] = {c->R, c->R};
+    const int64_t k = c->args->side[0].serving.store_k, n_prompt_ids = c->prompts.offsets[c->prompts.P];
+    return folded ? cli_folding_disk(c->folds.active ? &c->folds : NULL, c->N, c->n, k,
+                                     cli_folding_readout(c->args, 0, 1), c->R, n_prompt_ids)
+                  : tv_rundir_disk_need(c->run, N, c->n, k, passes, n_prompt_ids);
 }
 
 tv_status cli_comparison_run(cli_comparison *c, const char *folder, const cli_comparison *like, tv_err *err) {
     char *manifest_path = tv_path_join(folder, "run.json");
     cJSON *m = cli_comparison_manifest(c);
+    const int folded = !strcmp(c->args->keep_passes, "no");
     tv_status s = open_sessions(c, err);
-    if (s == TV_OK && !tv_path_exists(manifest_path)) s = tv_rundir_check_disk(folder, cli_comparison_disk(c), err);
+    if (s == TV_OK && !tv_path_exists(manifest_path))
+        s = tv_rundir_check_disk(folder, cli_comparison_disk(c, folded), err);
     if (s == TV_OK) s = tv_rundir_open(folder, m, &c->run, err);
-    if (s == TV_OK && tv_rundir_resumed(c->run)) s = tv_rundir_check_disk(folder, cli_comparison_disk(c), err);
+    if (s == TV_OK)
+        s = cli_folding_open(&c->folds, c->args, tv_rundir_path(c->run), c->R, cli_folding_readout(c->args, 0, 1), err);
+    if (s == TV_OK && tv_rundir_resumed(c->run)) s = tv_rundir_check_disk(folder, cli_comparison_disk(c, folded), err);
     if (s == TV_OK) {
         tv_note("%s %s", tv_rundir_resumed(c->run) ? "going on in" : "run folder", folder);
         if (like) s = take_over(c, like, err);

@@ -4,6 +4,7 @@
 #define TV_CLI_COMPARISON_H
 
 #include "cli/common.h"
+#include "cli/folding.h"
 #include "cli/progress.h"
 #include "cli/trace_writer.h"
 #include "traces/rundir.h"
@@ -20,6 +21,7 @@ typedef struct cli_comparison {
     cJSON *target; /* what --target-error came to, or NULL */
     tv_rundir *run;
     cli_trace_writer writer; /* of the pass before the one that runs */
+    cli_folding folds;
     tv_bar bar;
     double started;
     uint64_t done, computed; /* tokens finished, of them by this process */
@@ -32,8 +34,8 @@ TV_NODISCARD tv_status cli_comparison_open(cli_comparison *c, tv_args *args, con
 cJSON *cli_comparison_manifest(const cli_comparison *c);
 /* The default folder: the same command finds its own again, another command another. The caller frees. */
 char *cli_comparison_folder(const char *command, const cJSON *manifest);
-/* Bytes that the run takes on disk. */
-uint64_t cli_comparison_disk(const cli_comparison *c);
+/* Bytes that the run takes on disk, with its passes kept or folded. */
+uint64_t cli_comparison_disk(const cli_comparison *c, int folded);
 /* Opens the sessions and the run folder, and makes the files that are missing in it. like: NULL, or a comparison that
  * has run and whose side a is the same: what that side made alone is taken over. */
 TV_NODISCARD tv_status cli_comparison_run(cli_comparison *c, const char *folder, const cli_comparison *like,

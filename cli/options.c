@@ -123,6 +123,8 @@ static const option table[] = {
     {"repeats", 'R', "R", INT64, 0, ARG(R), 1, 1e6, CMD_SCORE, "Scoring", "passes over each set (default 1)"},
     {"always-repeat", 0, NULL, FLAG, 0, ARG(always_repeat), 0, 0, CMD_COMPARE | CMD_ATTRIBUTE, "Scoring",
      "keep repeating a side whose passes are bit-identical"},
+    {"keep-passes", 0, "yes|no", CHOICE, 0, ARG(keep_passes), 0, 0, CMD_COMPARE | CMD_SCORE, "Scoring",
+     "no: fold each pass into averages instead of keeping it, so that disk does not grow with R (default yes)"},
     {"method", 0, "replay|prefill", CHOICE, 0, ARG(method), 0, 0, CMD_SCORE, "Scoring",
      "teacher-forced decode steps, or the whole trajectory at once (default replay)"},
     {"side", 0, "a|b", CHOICE, 0, ARG(side_name), 0, 0, CMD_SAMPLE | CMD_SCORE, "Scoring",
@@ -346,7 +348,7 @@ tv_status tv_args_parse(const tv_command *command, int argc, char **argv, tv_arg
     args->isa = "auto";
     args->fail_above = args->target_error = args->budget = NAN;
     args->sigma = 0.02, args->eps = 0.02, args->delta = 0.05, args->scale = 1;
-    args->method = "replay", args->path = "prefill", args->side_name = "a";
+    args->method = "replay", args->path = "prefill", args->side_name = "a", args->keep_passes = "yes";
     args->size = "quick";
     for (int i = 2, only_words = 0; i < argc; i++) {
         const char *word = argv[i];

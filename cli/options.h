@@ -52,6 +52,7 @@ typedef struct {
     tv_thinking thinking;
     int64_t readout, reads;
     int serving_order, always_repeat;
+    const char *keep_passes;         /* "yes" or "no" */
     double fail_above, target_error; /* NaN = not given */
     const char *baseline, *out, *html, *method, *path, *tokens;
     const char *side_name;  /* "a" or "b" */

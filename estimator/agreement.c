@@ -47,6 +47,10 @@ void tv_reads_compare(const tv_dataset *data, int s, int x, int64_t rho_x, int y
 
 int tv_sides_compare(const tv_dataset *data, int64_t *differing, int64_t *of) {
     *differing = *of = 0;
+    if (data->folded.any) {
+        *differing = data->folded.differing, *of = data->folded.compared;
+        return *differing == 0;
+    }
     int64_t passes = tv_reads_usable(data);
     for (int s = 0; s < 2; s++)
         for (int64_t rho = 0; rho < passes; rho++) {
@@ -61,6 +65,7 @@ int tv_sides_compare(const tv_dataset *data, int64_t *differing, int64_t *of) {
 
 int tv_reads_identical(const tv_dataset *data, int e) {
     if (tv_reads_stored(data, e) < 2) return 0;
+    if (data->folded.side[e]) return data->folded.identical[e];
     int64_t differing = 0, of = 0;
     for (int s = 0; s < 2; s++)
         for (int64_t rho = 1; rho < data->set[s].reads[e] && !differing; rho++)
@@ -85,6 +90,10 @@ static int blocks_agreement(const tv_dataset *data, int s, double *largest, int6
 
 int tv_sampling_agreement(const tv_dataset *data, int s, double *largest, int64_t *missing) {
     if (data->n_blocks > 1) return blocks_agreement(data, s, largest, missing);
+    if (data->folded.side[s]) {
+        *largest = data->folded.agreement[s], *missing = data->folded.missing[s];
+        return data->folded.sampled[s];
+    }
     const tv_set *set = &data->set[s];
     int64_t n = data->n, k = set->k[s], ks = set->k_sample, absent = 0;
     double worst = 0;

@@ -13,7 +13,8 @@ void tv_reads_compare(const tv_dataset *data, int s, int x, int64_t rho_x, int y
                       int64_t *of);
 
 /* The two sides against each other, over both sets and all passes (pass with pass; a deterministic side's read stands
- * for all). Returns 1 when nothing differs. */
+ * for all). Returns 1 when nothing differs. Of folded passes: what was counted while they were there, or -1 in both
+ * where the sides were folded apart; that nothing differs is known also then. */
 int tv_sides_compare(const tv_dataset *data, int64_t *differing, int64_t *of);
 
 /* 1 when side e stored at least two reads and all of them agree over both sets. */

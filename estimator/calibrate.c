@@ -162,10 +162,8 @@ static tv_status trajectory(const job *j, worker *b, int64_t i, sums *a, tv_err 
                 memcpy(p, b->p + (j->stored - 1) * CHUNK * k, (size_t)(CHUNK * k) * sizeof *p);
                 continue;
             }
-            const int32_t *ids = tv_row_ids(j->data, j->s, j->e, rho, i) + t0 * k;
-            const float *lps = tv_row_lps(j->data, j->s, j->e, rho, i) + t0 * k;
             for (int64_t t = 0; t < m; t++) {
-                double mass = tv_record_probs(ids + t * k, lps + t * k, k, j->o->readout, p + t * k);
+                double mass = tv_row_record(j->data, j->s, j->e, rho, i, t0 + t, j->o->readout, p + t * k);
                 if (!(mass >= 0))
                     return TV_FAIL(err, TV_ENUMERIC,
                                    "%s scored by side %c, set %c, pass %lld, trajectory %lld, position %lld: a "

@@ -41,6 +41,11 @@ tv_status tv_reads_check(const tv_dataset *data, int64_t R, tv_readout readout, 
                                "reads = %lld, but side %s stored %lld pass%s over set %s; ask for at most %lld",
                                (long long)R, SIDE[e], (long long)set->reads[e], set->reads[e] == 1 ? "" : "es", SIDE[s],
                                (long long)tv_reads_usable(data));
+            if (data->folded.side[e] && (readout.raw || readout.readout != data->folded.readout))
+                return TV_FAIL(err, TV_EARG,
+                               "readout = %d%s, but the passes of side %s were folded over readout %d (0 = all slots), "
+                               "renormalised; measure again with --keep-passes yes, or fold with that readout",
+                               readout.readout, readout.raw ? ", raw" : "", SIDE[e], data->folded.readout);
             if (readout.readout < 0 || readout.readout > set->k[e])
                 return TV_FAIL(err, TV_EARG,
                                "readout = %d, but side %s stored %lld slots a position over set %s; ask for 1 to %lld",
@@ -98,6 +103,16 @@ double tv_record_probs(const int32_t *ids, const float *lps, int64_t k, tv_reado
     return mass;
 }
 
+double tv_row_record(const tv_dataset *data, int s, int e, int64_t read, int64_t i, int64_t t, tv_readout readout,
+                     double *p) {
+    const int64_t k = data->set[s].k[e];
+    if (!data->folded.side[e])
+        return tv_record_probs(tv_row_ids(data, s, e, read, i) + t * k, tv_row_lps(data, s, e, read, i) + t * k, k,
+                               readout, p);
+    memcpy(p, tv_row_probs(data, s, e, read, i) + t * k, (size_t)k * sizeof *p);
+    return lane_sum(p, k);
+}
+
 /* q[t] for m records one after another. Returns -1, or the first record that is faulty, with the reason in *twice. */
 static int64_t realised_chunk(const int32_t *tokens, const int32_t *ids, const float *lps, int64_t m, int64_t k,
                               tv_readout readout, double *w, double *q, int *twice) {
@@ -126,6 +141,16 @@ static tv_status realised_one(const tv_dataset *data, int e, int s, int64_t rho,
     const tv_set *set = &data->set[s];
     int64_t n = data->n, k = set->k[e], length = tv_trajectory_length(data, set, i), read = tv_read_index(set, e, rho);
     const int32_t *tokens = set->tokens + i * n, *ids = tv_row_ids(data, s, e, read, i);
+    for (int64_t t = length; t < n; t++) q[t] = 1;
+    if (data->folded.side[e]) {
+        const double *p = tv_row_probs(data, s, e, read, i);
+        for (int64_t t = 0; t < length; t++) {
+            q[t] = 0;
+            for (int64_t j = 0; j < k; j++)
+                if (ids[t * k + j] == tokens[t]) q[t] = p[t * k + j];
+        }
+        return TV_OK;
+    }
     const float *lps = tv_row_lps(data, s, e, read, i);
     for (int64_t t = 0; t < length; t += CHUNK) {
         int64_t m = length - t < CHUNK ? length - t : CHUNK;
@@ -139,7 +164,6 @@ static tv_status realised_one(const tv_dataset *data, int e, int s, int64_t rho,
                            (long long)(t + bad),
                            twice ? "the token is recorded twice" : "a log-probability is NaN or infinite");
     }
-    for (int64_t t = length; t < n; t++) q[t] = 1;
     return TV_OK;
 }
 
@@ -480,7 +504,8 @@ tv_plugin tv_plugin_at(const tv_distance *d, int64_t r) {
 
 tv_readout tv_readout_choose(const tv_dataset *data, int64_t asked) {
     tv_readout readout = {(int)asked, 0};
-    if (asked || data->top_k <= 0) return readout;
+    if (!asked && data->folded.any) readout.readout = data->folded.readout;
+    if (asked || data->folded.any || data->top_k <= 0) return readout;
     for (int s = 0; s < 2; s++)
         for (int e = 0; e < 2; e++)
             if (data->top_k > data->set[s].k[e]) return readout;

@@ -16,7 +16,8 @@ typedef struct {
 } tv_readout;
 
 /* The readout asked for (> 0); else the one that the trajectories were sampled from, top_k of the sampler, where it is
- * known and stored: only then is the scorer's distribution the one that sampled. Else all slots. */
+ * known and stored (of folded passes: the one they were folded with): only then is the scorer's distribution the one
+ * that sampled. Else all slots. */
 tv_readout tv_readout_choose(const tv_dataset *data, int64_t asked);
 
 /* Reads of scorer e that estimators may use: the fewest over both sets. */
@@ -24,7 +25,8 @@ int64_t tv_reads_stored(const tv_dataset *data, int e);
 /* The most reads that both sides can give: the fewest stored by a side that is not deterministic; when both are
  * deterministic, two (a read and its equal). */
 int64_t tv_reads_usable(const tv_dataset *data);
-/* Fails (TV_EARG, says what there is) unless 1 <= R and every side can give R reads, and readout <= every stored k. */
+/* Fails (TV_EARG, says what there is) unless 1 <= R and every side can give R reads, and readout <= every stored k, and
+ * is the one that folded passes were folded with. */
 TV_NODISCARD tv_status tv_reads_check(const tv_dataset *data, int64_t R, tv_readout readout, tv_err *err);
 /* Stored read that stands for read rho of scorer e over set s. */
 static inline int64_t tv_read_index(const tv_set *set, int e, int64_t rho) {
@@ -39,6 +41,11 @@ static inline int64_t tv_trajectory_length(const tv_dataset *data, const tv_set 
  * for those outside the readout. ids [k] i32, lps [k] f32, p [k] f64. Returns the sum of p before renormalisation; NaN
  * when a log-probability is NaN or +inf. */
 double tv_record_probs(const int32_t *ids, const float *lps, int64_t k, tv_readout readout, double *p);
+
+/* The same of position t of trajectory i in stored read `read` of scorer e over set s; averages, where its passes are
+ * folded. */
+double tv_row_record(const tv_dataset *data, int s, int e, int64_t read, int64_t i, int64_t t, tv_readout readout,
+                     double *p);
 
 /* Realised-token probabilities q[rho,i,t] of scorer e over set s for trajectories i0..i1-1 and reads 0..R-1 (a
  * deterministic side's read is repeated). q: [R][i1-i0][n] doubles, 0 where the token is absent; positions behind a

@@ -138,14 +138,17 @@ static tv_hedged_params automatic(const tv_hedged_row *rows, int64_t N) {
 
 static tv_status check_side(const tv_dataset *data, int set, int e, int64_t reads, tv_hedged_side *side, tv_err *err) {
     const tv_set *s = &data->set[set];
-    if (s->reads[e] < 1 || s->k[e] < 1 || !s->ids[e] || !s->lps[e])
+    if (s->reads[e] < 1 || s->k[e] < 1 || !s->ids[e] || !(s->lps[e] || s->probs[e]))
         return TV_FAIL(err, TV_EARG, "set %s has no recorded slots of scorer %s; score it first", side_name(set),
                        side_name(e));
     if (!data->deterministic[e] && s->reads[e] < reads)
         return TV_FAIL(err, TV_EARG, "the hedged estimator wants %lld reads of scorer %s over set %s, which has %lld",
                        (long long)reads, side_name(e), side_name(set), (long long)s->reads[e]);
-    *side =
-        (tv_hedged_side){.ids = s->ids[e], .lps = s->lps[e], .k = s->k[e], .reads = data->deterministic[e] ? 1 : reads};
+    *side = (tv_hedged_side){.ids = s->ids[e],
+                             .lps = s->lps[e],
+                             .probs = s->probs[e],
+                             .k = s->k[e],
+                             .reads = data->deterministic[e] ? 1 : reads};
     return TV_OK;
 }
 

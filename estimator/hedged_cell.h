@@ -112,13 +112,19 @@ TV_VEC_FN int64_t gather(const tv_hedged_job *job, const tv_hedged_scratch *s, c
     double *const oA = s->oA, *const oB = s->oB, *const wA = s->wA, *const wB = s->wB, *const rw = s->rw;
     for (int64_t rho = 0; rho < side->reads; rho++) {
         const int32_t *ids = side->ids[rho * job->blocks + block] + offset;
-        const float *lps = side->lps[rho * job->blocks + block] + offset;
         int64_t count = k;
-        if (k % 4 || job->readout < k) {
-            count = take_record(s, ids, lps, k, job->readout);
-            ids = s->rid, lps = s->rlp;
+        double mass = 1;
+        if (side->probs) { /* folded: renormalised over the readout already */
+            memcpy(rw, side->probs[rho * job->blocks + block] + offset, (size_t)k * sizeof *rw);
+            if (!(rw[0] > 0)) continue; /* the largest */
+        } else {
+            const float *lps = side->lps[rho * job->blocks + block] + offset;
+            if (k % 4 || job->readout < k) {
+                count = take_record(s, ids, lps, k, job->readout);
+                ids = s->rid, lps = s->rlp;
+            }
+            mass = weigh_record(ids, lps, count, rw);
         }
-        const double mass = weigh_record(ids, lps, count, rw);
         if (!(mass <= 1.0 + 2e-3)) { /* NaN and log-probabilities above 0 end here */
             *fault = (tv_hedged_fault){.bad = 1, .side = is_other, .read = rho, .t = t};
             return -1;

@@ -6,10 +6,11 @@
 
 /* One scorer's records over one set. */
 typedef struct {
-    const int32_t *const *ids; /* [reads,blocks] pointers to [N/blocks,n,k] i32 */
-    const float *const *lps;   /* [reads,blocks] pointers to [N/blocks,n,k] f32 */
-    int64_t k;                 /* stored slots */
-    int64_t reads;             /* reads to use: even; 1 when the side is deterministic (it stands for both halves) */
+    const int32_t *const *ids;  /* [reads,blocks] pointers to [N/blocks,n,k] i32 */
+    const float *const *lps;    /* [reads,blocks] pointers to [N/blocks,n,k] f32 */
+    const double *const *probs; /* where passes are folded, in place of lps: pointers to [N/blocks,n,k] f64; or NULL */
+    int64_t k;                  /* stored slots */
+    int64_t reads;              /* reads to use: even; 1 when the side is deterministic (it stands for both halves) */
 } tv_hedged_side;
 
 /* One arm: the trajectories of a set, its own scorer and the other one, and the value function's tables. */

@@ -17,7 +17,8 @@ static const double FAITHFUL = 3; /* |z| below which the scorer's mean is taken 
 
 /* Everything measured before it is written down. */
 typedef struct {
-    tv_dataset data; /* a view of the caller's, with the deterministic sides marked */
+    tv_dataset data;           /* a view of the caller's, with the deterministic sides marked */
+    tv_report_options options; /* as given, but for what folded passes leave no choice */
     const tv_report_options *o;
     int64_t R;
     tv_readout readout;
@@ -46,6 +47,8 @@ typedef struct {
 } bar;
 
 static const char ONE_TRAJECTORY[] = "a set of one trajectory has no error bar; sample at least two";
+
+static const char FOLDED[] = "passes were folded (--keep-passes no): this needs each of them";
 
 static void add(cJSON *o, const char *key, double value, const char *reason) {
     if (isfinite(value))
@@ -366,6 +369,11 @@ static double both_sets(const tv_calibration_part part[2], size_t offset) {
 }
 #define BOTH(field) both_sets(st->cal.part[e], offsetof(tv_calibration_part, field))
 
+/* 1 when the average of side e over its first r reads is known. */
+static int known(const state *st, int e, int64_t r) {
+    return st->data.deterministic[e] || !st->data.folded.side[e] || tv_dataset_knows(&st->data, r);
+}
+
 static void add_sigma(state *st, cJSON *report) {
     cJSON *sigma = cJSON_AddObjectToObject(report, "sigma"), *support = cJSON_AddObjectToObject(report, "support");
     for (int e = 0; e < 2; e++) {
@@ -390,6 +398,18 @@ static void add_sigma(state *st, cJSON *report) {
             cJSON_AddNumberToObject(o, "cell_p99_over_mean", mean > 0 ? BOTH(sigma2_union_p99) / mean : 0);
             cJSON_AddNumberToObject(o, "cell_max_over_mean", mean > 0 ? worst / mean : 0);
             cJSON_AddNumberToObject(o, "excluded", (double)(part[0].excluded + part[1].excluded));
+        }
+        if (st->cal.R[e] && st->data.folded.side[e] && !st->data.deterministic[e]) {
+            static const char *const NONE[] = {"width_variance",
+                                               "width_median",
+                                               "kurtosis",
+                                               "deviation",
+                                               "autocorrelation",
+                                               "autocorrelation_permuted",
+                                               "autocorrelation_expected",
+                                               "drift"};
+            for (size_t x = 0; x < sizeof NONE / sizeof *NONE; x++) tv_json_add_null(o, NONE[x], FOLDED);
+        } else if (st->cal.R[e]) {
             cJSON_AddNumberToObject(o, "width_variance", BOTH(width_variance));
             cJSON_AddNumberToObject(o, "width_median", BOTH(width_median));
             cJSON_AddNumberToObject(o, "kurtosis", BOTH(kurtosis));
@@ -422,6 +442,7 @@ static void add_sigma(state *st, cJSON *report) {
             o, "max", (double)(p->size_max[last] > q->size_max[last] ? p->size_max[last] : q->size_max[last]));
         cJSON *by_r = cJSON_AddArrayToObject(o, "by_r");
         for (int x = 0; x < p->n_sizes && x < q->n_sizes; x++) {
+            if (!known(st, e, p->size_r[x])) continue;
             cJSON *row = cJSON_CreateObject();
             cJSON_AddNumberToObject(row, "r", (double)p->size_r[x]);
             cJSON_AddNumberToObject(row, "mean", 0.5 * (p->size_mean[x] + q->size_mean[x]));
@@ -461,7 +482,7 @@ static void add_curves(state *st, cJSON *report) {
     list = cJSON_AddArrayToObject(report, "per_repeat");
     for (int64_t x = 0, last = 0; x < MOST_REPEATS; x++) {
         int64_t r = st->R <= MOST_REPEATS ? x + 1 : (x + 1) * st->R / MOST_REPEATS;
-        if (r > st->R || r == last) continue;
+        if (r > st->R || r == last || !known(st, TV_A, r) || !known(st, TV_B, r)) continue;
         last = r;
         for (int s = 0; s < 2; s++) tv_distance_z(&st->d, s, r, st->x[s]);
         bar b = bar_of(st, st->x, 0);
@@ -470,8 +491,9 @@ static void add_curves(state *st, cJSON *report) {
         cJSON_AddNumberToObject(row, "tv", b.e.estimate);
         add(row, "se", b.e.se, ONE_TRAJECTORY);
         for (int e = 0; e < 2; e++) {
-            double f = st->data.deterministic[e] ? 0 : r <= st->d.h ? floor_bar(st, e, r).e.estimate : NAN;
-            add(row, e ? "floor_b" : "floor_a", f, "needs 2 r reads");
+            int whole = r <= st->d.h && known(st, e, 2 * r);
+            double f = st->data.deterministic[e] ? 0 : whole ? floor_bar(st, e, r).e.estimate : NAN;
+            add(row, e ? "floor_b" : "floor_a", f, whole || r > st->d.h ? "needs 2 r reads" : FOLDED);
         }
         cJSON_AddItemToArray(list, row);
     }
@@ -567,7 +589,7 @@ static void add_tokens(state *st, cJSON *report) {
         cJSON_AddItemToArray(worst, row);
     }
     add(report, "near_tie_mismatch", m->near_tie_mismatch,
-        "token_logprobs are not stored, so the gap of a missing token is unknown");
+        st->data.folded.any ? FOLDED : "token_logprobs are not stored, so the gap of a missing token is unknown");
 }
 
 static void add_checks(state *st, cJSON *report) {
@@ -611,7 +633,7 @@ static tv_status measure_hedged_floor(state *st, int e, tv_err *err) {
         view.set[s] = *own;
         for (int half = 0; half < 2; half++) {
             tv_set *to = &view.set[s];
-            to->ids[half] = own->ids[e], to->lps[half] = own->lps[e];
+            to->ids[half] = own->ids[e], to->lps[half] = own->lps[e], to->probs[half] = own->probs[e];
             to->own_lp[half] = NULL, to->rank[half] = NULL;
             to->k[half] = own->k[e], to->reads[half] = own->reads[e];
             tv_set_skip_reads(to, half, half * st->floor_reads);
@@ -638,6 +660,9 @@ static tv_status measure(state *st, tv_err *err) {
         if (!data->deterministic[e]) data->deterministic[e] = tv_reads_identical(data, e);
     st->both_deterministic = data->deterministic[0] && data->deterministic[1];
     st->R = o->reads ? o->reads : tv_reads_usable(data);
+    if (data->folded.R && st->R != data->folded.R)
+        return TV_FAIL(err, TV_EARG, "reads = %lld, but the passes were folded (--keep-passes no) for R = %lld",
+                       (long long)st->R, (long long)data->folded.R);
     TV_TRY(tv_reads_check(data, st->R, st->readout, err));
     st->identical = tv_sides_compare(data, &st->differing, &st->compared);
     int64_t last = 0;
@@ -688,8 +713,18 @@ static tv_status write_down(state *st, cJSON *report, tv_err *err) {
     cJSON_AddNumberToObject(report, "readout", (double)st->readout.readout);
     add(report, "temperature", data->temperature, "unknown, or each side has its own (a.temperature, b.temperature)");
     cJSON_AddBoolToObject(report, "bit_identical", st->identical);
-    cJSON_AddNumberToObject(report, "differing_values", (double)st->differing);
-    cJSON_AddNumberToObject(report, "compared_values", (double)st->compared);
+    static const char APART[] = "the sides' passes were folded apart (--keep-passes no), so no two met";
+    add(report, "differing_values", st->compared < 0 && st->differing ? NAN : (double)st->differing, APART);
+    add(report, "compared_values", st->compared < 0 ? NAN : (double)st->compared, APART);
+    if (data->folded.any) {
+        cJSON *folded = cJSON_AddObjectToObject(report, "folded");
+        for (int e = 0; e < 2; e++) cJSON_AddBoolToObject(folded, e ? "b" : "a", data->folded.side[e]);
+        cJSON_AddNumberToObject(folded, "readout", data->folded.readout);
+        cJSON_AddStringToObject(
+            folded, "note",
+            "--keep-passes no: averages exist at the reads where a fold ends, in serving order; what "
+            "needs each pass is null or left out");
+    }
     headline head = {0};
     add_estimators(st, report, &head);
     cJSON *tv = cJSON_GetObjectItem(report, "tv");
@@ -710,7 +745,9 @@ tv_status tv_report_build(const tv_dataset *data, const tv_report_options *optio
     state *st = tv_xcalloc(1, sizeof *st);
     *report = NULL;
     st->data = *data;
-    st->o = options ? options : &DEFAULTS;
+    st->options = options ? *options : DEFAULTS;
+    st->options.serving_order |= data->folded.any;
+    st->o = &st->options;
     st->readout = tv_readout_choose(data, st->o->readout);
     tv_status status =
         st->o->reads < 0 ? TV_FAIL(err, TV_EARG, "reads = %lld", (long long)st->o->reads) : measure(st, err);

@@ -93,13 +93,14 @@ static void noise(FILE *out, const cJSON *r) {
                     *k = tv_view_item(r, e ? "support.b" : "support.a");
         double u = tv_view_number(s, "union_chi2"), q = tv_view_number(s, "realized");
         if (!isfinite(u)) continue;
-        char *text =
-            u == 0
-                ? tv_xprintf("side %c: sigma 0, every read the same", 'a' + e)
-                : tv_xprintf("side %c: sigma %.2e union, %.2e realized; kurtosis %.1f; %.1f ids in %.0f reads", 'a' + e,
-                             u, q, tv_view_number(s, "kurtosis"), tv_view_number(k, "mean"), tv_view_number(k, "r"));
+        const double kurtosis = tv_view_number(s, "kurtosis");
+        char *tails = isfinite(kurtosis) ? tv_xprintf("kurtosis %.1f; ", kurtosis) : tv_xstrdup("");
+        char *text = u == 0 ? tv_xprintf("side %c: sigma 0, every read the same", 'a' + e)
+                            : tv_xprintf("side %c: sigma %.2e union, %.2e realized; %s%.1f ids in %.0f reads", 'a' + e,
+                                         u, q, tails, tv_view_number(k, "mean"), tv_view_number(k, "r"));
         line(out, text);
         free(text);
+        free(tails);
     }
 }
 

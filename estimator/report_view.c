@@ -121,9 +121,12 @@ static char *answer_identical(const cJSON *r) {
     char *differing = tv_view_count(tv_view_number(r, "differing_values")),
          *of = tv_view_count(tv_view_number(r, "compared_values"));
     double share = 100 * tv_view_number(r, "differing_values") / tv_view_number(r, "compared_values");
-    char *text = cJSON_IsTrue(tv_view_item(r, "bit_identical"))
-                     ? tv_xprintf("Yes: all %s recorded values of both sides agree to the bit.", of)
-                     : tv_xprintf("No: %s of %s recorded values differ (%.3g%%).", differing, of, share);
+    const int same = cJSON_IsTrue(tv_view_item(r, "bit_identical"));
+    char *text = isnan(share) && same ? tv_xstrdup("Yes: all recorded values of both sides agree to the bit.")
+                 : isnan(share) ? tv_xstrdup("No: recorded values differ; the sides' passes were folded apart, so "
+                                             "nobody counted how many.")
+                 : same         ? tv_xprintf("Yes: all %s recorded values of both sides agree to the bit.", of)
+                                : tv_xprintf("No: %s of %s recorded values differ (%.3g%%).", differing, of, share);
     free(differing);
     free(of);
     return text;

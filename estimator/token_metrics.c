@@ -233,7 +233,7 @@ static tv_status trajectory(const job *j, worker *b, int64_t i, sums *a, tv_err 
             int64_t k = set->k[e];
             for (int64_t rho = 0; rho < j->reads[e]; rho++) {
                 const int32_t *ids = tv_row_ids(j->data, j->s, e, rho, i) + t * k;
-                if (!(tv_record_probs(ids, tv_row_lps(j->data, j->s, e, rho, i) + t * k, k, j->readout, b->p) >= 0))
+                if (!(tv_row_record(j->data, j->s, e, rho, i, t, j->readout, b->p) >= 0))
                     return TV_FAIL(err, TV_ENUMERIC,
                                    "%s scored by side %c, set %c, pass %lld, trajectory %lld, position %lld: a "
                                    "log-probability is NaN or "

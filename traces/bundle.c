@@ -286,6 +286,7 @@ static void add_samples(content *c, const tv_dataset *d, int s, const void **at)
 }
 
 tv_status tv_dataset_write_bundle(const tv_dataset *d, const char *path, tv_err *err) {
+    TV_TRY(tv_dataset_need_passes(d, "a bundle", err));
     content *c = tv_xcalloc(1, sizeof *c);
     const size_t n_blocks = (size_t)(d->n_blocks > 1 ? d->n_blocks : 1);
     const void **sampling[2] = {tv_xcalloc(3 * n_blocks, sizeof(void *)), tv_xcalloc(3 * n_blocks, sizeof(void *))};

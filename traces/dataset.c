@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "traces/dataset_private.h"
+#include "traces/fold.h"
 #include "traces/rundir.h"
 
 enum { MAX_MANIFEST = 64 << 20, SAMPLES = 2 }; /* SAMPLES stands where a scorer would */
@@ -68,7 +69,7 @@ int tv_dataset_reads_agree(const tv_dataset *d, int e) {
 tv_status tv_dataset_check_k(const tv_dataset *d, tv_err *err) {
     for (int s = 0; s < 2; s++)
         for (int e = 0; e < 2; e++)
-            if (d->set[s].k[e] != d->set[0].k[0])
+            if (!d->folded.any && d->set[s].k[e] != d->set[0].k[0]) /* averages hold unions, each its own */
                 return TV_FAIL(
                     err, TV_EFORMAT,
                     "%s: k is %" PRId64 " in side a's passes over set a and %" PRId64
@@ -153,14 +154,14 @@ static tv_status check_config(const member *x, const member *y, tv_err *err) {
 }
 
 /* What run.json says of a side is what its passes were made under, field by field of those that both state. */
-static tv_status check_manifest(const tv_dataset *d, int e, const member *pass, tv_err *err) {
+static tv_status check_manifest(const tv_dataset *d, int e, const char *config_json, const char *path, tv_err *err) {
     const char key[2] = {LETTER[e], 0};
     const cJSON *stated = cJSON_GetObjectItemCaseSensitive(d->manifest, key), *field;
-    cJSON *config = cJSON_IsObject(stated) ? cJSON_Parse(pass->trace->config_json) : NULL;
+    cJSON *config = cJSON_IsObject(stated) ? cJSON_Parse(config_json) : NULL;
     tv_status s = TV_OK;
     if (config) cJSON_ArrayForEach(field, stated) {
             const cJSON *made = cJSON_GetObjectItemCaseSensitive(config, field->string);
-            char *difference = made ? tv_fields_differ(field, "run.json", made, pass->path, NULL) : NULL;
+            char *difference = made ? tv_fields_differ(field, "run.json", made, path, NULL) : NULL;
             if (difference)
                 s = TV_FAIL(err, TV_EFORMAT, "%s: of another run: in %s of side %s, %s", d->source, field->string, key,
                             difference);
@@ -273,7 +274,7 @@ static tv_status build_set(tv_dataset *d, int s, const member *members, int64_t 
         while (first[e + 1] < n && members[first[e + 1]].scorer == e) first[e + 1]++;
     }
     for (int e = 0; e < 2; e++)
-        if (first[e] == first[e + 1])
+        if (first[e] == first[e + 1] && !d->folded.side[e])
             return TV_FAIL(err, TV_EFORMAT,
                            "%s: no complete pass of side %c over the trajectories of side %c; both sides must have "
                            "scored both sets "
@@ -284,6 +285,9 @@ static tv_status build_set(tv_dataset *d, int s, const member *members, int64_t 
             return TV_FAIL(err, TV_EFORMAT, "%s and %s are both pass %" PRId64 " of side %s over set %s",
                            members[i - 1].path, members[i].path, members[i].trace->pass, members[i].trace->side,
                            members[i].trace->set);
+    if (d->folded.any && first[2] == n)
+        return TV_FAIL(err, TV_EFORMAT, "%s: no %c.samples.safetensors: folded passes are read beside the trajectories",
+                       d->source, LETTER[s]);
     const member *base = first[2] < n ? &members[first[2]] : &members[first[s]]; /* the sample file, or an own pass */
     const tv_trace *b = base->trace;
     set->N = b->N;
@@ -300,6 +304,7 @@ static tv_status build_set(tv_dataset *d, int s, const member *members, int64_t 
     int64_t *row = tv_dataset_keep(d, tv_xmalloc((size_t)b->N * sizeof *row));
     for (int e = 0; e < 2; e++) {
         int64_t reads = first[e + 1] - first[e];
+        if (!reads) continue; /* folded */
         columns c = {pointer_array(d, reads), pointer_array(d, reads), pointer_array(d, reads),
                      pointer_array(d, reads)};
         int own = 1, rank = 1;
@@ -330,11 +335,11 @@ static tv_status build_set(tv_dataset *d, int s, const member *members, int64_t 
 }
 
 /* The configuration of side e: from the manifest when it has one, else from a pass; fresh, or NULL. */
-static cJSON *side_config(const tv_dataset *d, int e, const member *pass) {
+static cJSON *side_config(const tv_dataset *d, int e, const char *config_json) {
     const char key[2] = {LETTER[e], 0};
     const cJSON *config = cJSON_GetObjectItemCaseSensitive(d->manifest, key);
     if (cJSON_IsObject(config)) return cJSON_Duplicate(config, 1);
-    return cJSON_Parse(pass->trace->config_json);
+    return cJSON_Parse(config_json);
 }
 
 static int string_is(const cJSON *object, const char *key, const char *value) {
@@ -347,8 +352,23 @@ static int whole_number(const cJSON *object, const char *key) {
     return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= 1e9 ? (int)item->valuedouble : 0;
 }
 
-/* Puts the dataset together from all its trace files. */
-static tv_status build(tv_dataset *d, member *members, int64_t n, tv_err *err) {
+/* The folds of scorer e, which scored at the temperature that its own trajectories were drawn at. */
+static tv_status attach_folds(tv_dataset *d, const char *dir, int e, const int64_t *last_pass, const member *members,
+                              int64_t n, const char **config, tv_err *err) {
+    double temperature;
+    TV_TRY(tv_folded_attach(d, dir, e, last_pass, config, &temperature, err));
+    for (int64_t i = 0; i < n; i++)
+        if (members[i].scorer == SAMPLES && members[i].set == e && members[i].trace->temperature != temperature)
+            return TV_FAIL(err, TV_EFORMAT,
+                           "temperature is %.17g in %s and %.17g in the folds of side %c: not one measurement",
+                           members[i].trace->temperature, members[i].path, temperature, LETTER[e]);
+    return TV_OK;
+}
+
+/* Puts the dataset together from all its trace files, and in a run folder (else dir is NULL) from the folds beside
+ * them; last_pass [2][2]: see tv_folded_attach. */
+static tv_status build(tv_dataset *d, member *members, int64_t n, const char *dir, int64_t (*last_pass)[2],
+                       tv_err *err) {
     qsort(members, (size_t)n, sizeof *members, order_members);
     int64_t split = 0;
     while (split < n && members[split].set == TV_A) split++;
@@ -368,15 +388,17 @@ static tv_status build(tv_dataset *d, member *members, int64_t n, tv_err *err) {
             if (one) TV_TRY(check_config(one, &members[i], err));
             one = &members[i];
         }
-        TV_TRY(check_manifest(d, e, one, err));
-        cJSON *config = d->config[e] = side_config(d, e, one);
+        const char *made = one ? one->trace->config_json : NULL, *where = one ? one->path : dir;
+        if (d->folded.side[e]) TV_TRY(attach_folds(d, dir, e, last_pass[e], members, n, &made, err));
+        TV_TRY(check_manifest(d, e, made, where, err));
+        cJSON *config = d->config[e] = side_config(d, e, made);
         d->deterministic[e] = string_is(config, "order", "fixed") && string_is(config, "arrivals", "together") &&
-                              tv_dataset_reads_agree(d, e);
+                              (d->folded.side[e] ? d->folded.identical[e] : tv_dataset_reads_agree(d, e));
         top_k[e] = whole_number(config, "top_k");
     }
     d->top_k = top_k[0] == top_k[1] ? top_k[0] : 0;
     if (!top_k[0] && !top_k[1]) d->top_k = whole_number(d->manifest, "top_k");
-    return TV_OK;
+    return tv_folded_check(d, err);
 }
 
 /* ---- run folders ---- */
@@ -384,7 +406,8 @@ static tv_status build(tv_dataset *d, member *members, int64_t n, tv_err *err) {
 typedef struct {
     int64_t *pass[2][2]; /* [side][set]: numbers of the passes there, ascending */
     int64_t n[2][2];
-    int samples[2];
+    int64_t last[2][2]; /* the largest of them, or -1 */
+    int samples[2], folded[2];
 } listing;
 
 static int compare_i64(const void *a, const void *b) {
@@ -396,8 +419,9 @@ static tv_status list_folder(const char *dir, listing *l, tv_err *err) {
     DIR *folder = opendir(dir);
     if (!folder) return TV_FAIL(err, TV_EIO, "%s: cannot read the folder: %s", dir, strerror(errno));
     for (struct dirent *entry; (entry = readdir(folder));) {
-        int side, set;
+        int side, set, index;
         int64_t pass;
+        if (tv_fold_parse_name(entry->d_name, &side, &set, &index)) l->folded[side] = 1;
         if (!tv_rundir_parse_name(entry->d_name, &side, &set, &pass)) continue;
         if (pass < 0) {
             l->samples[side] = 1;
@@ -406,6 +430,7 @@ static tv_status list_folder(const char *dir, listing *l, tv_err *err) {
         int64_t n = l->n[side][set]++;
         l->pass[side][set] = tv_xrealloc(l->pass[side][set], (size_t)(n + 1) * sizeof(int64_t));
         l->pass[side][set][n] = pass;
+        if (pass > l->last[side][set]) l->last[side][set] = pass;
     }
     closedir(folder);
     return TV_OK;
@@ -436,6 +461,7 @@ static tv_status open_listed(tv_dataset *d, const char *dir, listing *l, member 
         for (int s = 0; s < 2; s++) {
             int64_t have = l->n[e][s], *pass = l->pass[e][s], leading = 0;
             if (have) qsort(pass, (size_t)have, sizeof *pass, compare_i64);
+            if (d->folded.side[e]) continue; /* what is left of passes that were folded */
             while (leading < have && pass[leading] == leading) leading++;
             if (leading < have)
                 tv_warn("%s: pass %" PRId64 " of side %c over set %c is missing: the %" PRId64
@@ -447,13 +473,14 @@ static tv_status open_listed(tv_dataset *d, const char *dir, listing *l, member 
 }
 
 static tv_status load_folder(tv_dataset *d, const char *dir, member **members, tv_err *err) {
-    listing l = {0};
+    listing l = {.last = {{-1, -1}, {-1, -1}}};
     int64_t n = 0;
     char *json_path = tv_path_join(dir, "run.json");
     int has_manifest = tv_path_exists(json_path);
     tv_status s = has_manifest ? tv_json_load(json_path, MAX_MANIFEST, &d->manifest, err) : TV_OK;
     free(json_path);
     if (s == TV_OK) s = list_folder(dir, &l, err);
+    for (int e = 0; e < 2; e++) d->folded.any |= d->folded.side[e] = l.folded[e];
     if (s == TV_OK) s = open_listed(d, dir, &l, members, &n, err);
     for (int e = 0; e < 2; e++)
         for (int set = 0; set < 2; set++) free(l.pass[e][set]);
@@ -463,7 +490,7 @@ static tv_status load_folder(tv_dataset *d, const char *dir, member **members, t
                        has_manifest ? "%s: the run has finished nothing yet"
                                     : "%s: not a run folder (no run.json, no passes)",
                        dir);
-    return build(d, *members, n, err);
+    return build(d, *members, n, dir, l.last, err);
 }
 
 /* ---- blocks of a run folder ---- */
@@ -502,6 +529,8 @@ static tv_status load_blocks(tv_dataset *d, const char *dir, tv_err *err) {
             d->block[d->n_blocks++] = tv_dataset_make(path);
             s = load_folder(d->block[b], path, &members, err);
             free(members);
+            if (s == TV_OK && d->block[b]->folded.any)
+                s = TV_FAIL(err, TV_EFORMAT, "%s: folded passes in a run of several blocks", path);
         }
         free(path);
         free(name);
@@ -529,7 +558,7 @@ static tv_status load_list(tv_dataset *d, const char *const *paths, int n_paths,
                            paths[i]);
         TV_TRY(open_member(d, paths[i], &(*members)[i], err));
     }
-    return build(d, *members, n_paths, err);
+    return build(d, *members, n_paths, NULL, NULL, err);
 }
 
 static int is_trace(const tv_st_file *f) {

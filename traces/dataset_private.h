@@ -21,6 +21,14 @@ tv_dataset *tv_dataset_make(const char *source);
 void *tv_dataset_keep(tv_dataset *data, void *block);
 /* 1 when all reads of scorer e over both sets agree in every bit up to the trajectories' ends. */
 int tv_dataset_reads_agree(const tv_dataset *data, int e);
+/* Fills in the reads of scorer e from its folds in dir (traces/folded.c), and data->folded. last_pass: the largest pass
+ * kept of e over each set, -1 for none. *config: the configuration that made them, owned by data; *temperature: the
+ * side's. Refuses incomplete folds and those of other trajectories, R or readout. */
+TV_NODISCARD tv_status tv_folded_attach(tv_dataset *data, const char *dir, int e, const int64_t *last_pass,
+                                        const char **config, double *temperature, tv_err *err);
+/* Once both sides are filled in: takes identical passes for deterministic, and refuses a folded side beside a kept one
+ * that is not deterministic, or one of another R. */
+TV_NODISCARD tv_status tv_folded_check(tv_dataset *data, tv_err *err);
 /* Turns d, whose block [n_blocks >= 2] are filled, into all their trajectories together (traces/blocks.c). Refuses
  * blocks that are not one run. */
 tv_status tv_dataset_join(tv_dataset *data, tv_err *err);

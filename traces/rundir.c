@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "traces/fold.h"
 
 enum { MAX_MANIFEST = 64 << 20, REPORT_BYTES = 16 << 20 };
 
@@ -122,10 +123,10 @@ static int is_temporary(const char *name) {
     const char *mark = strstr(name, ".tmp-");
     if (!mark || !mark[5] || mark[5 + strspn(mark + 5, "0123456789")]) return 0;
     char *file = tv_xprintf("%.*s", (int)(mark - name), name);
-    int side, set, known = 0;
+    int side, set, index, known = 0;
     int64_t pass;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) known |= strcmp(file, others[i]) == 0;
-    known |= tv_rundir_parse_name(file, &side, &set, &pass);
+    known |= tv_rundir_parse_name(file, &side, &set, &pass) || tv_fold_parse_name(file, &side, &set, &index);
     free(file);
     return known;
 }
@@ -277,7 +278,6 @@ tv_status tv_rundir_check_disk(const char *dir, uint64_t need, tv_err *err) {
     bytes_text(free_text, free_bytes);
     return TV_FAIL(err, TV_ENOMEM,
                    "%s: the run needs %s of disk and %s are free there; a smaller --repeats, --store-k, --trajectories "
-                   "or --length "
-                   "needs less, and --out chooses another disk",
+                   "or --length needs less, with many passes so does --keep-passes no, and --out chooses another disk",
                    dir, need_text, free_text);
 }
