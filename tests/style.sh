@@ -39,8 +39,9 @@ if [ $# -gt 0 ]; then
     tests=$(ctest -N --test-dir "$1" | sed -n 's/^ *Test *#[0-9]*: //p')
     for file in tests/test_*.c tests/*/test_*.c; do
         [ -e "$file" ] || continue
-        # tests/test_x.c is test_x, tests/folder/test_x.c is folder_x
+        # tests/test_x.c is test_x, tests/folder/test_x.c is folder_x. A build may lack all of a folder: without nvcc, say.
         name=$(echo "$file" | sed -E 's|^tests/||; s|/test_|_|; s|\.c$||')
+        grep -q "^${name%%_*}_" <<<"$tests" || continue
         grep -qx "$name" <<<"$tests" || breach "$file: $1 has no test \"$name\""
     done
 fi
