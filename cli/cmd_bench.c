@@ -64,14 +64,14 @@ static tv_status measure_estimator(FILE *table, cJSON **json, tv_err *err) {
 
 static tv_status measure(const tv_args *args, const char *what, FILE *table, cJSON **json, tv_err *err) {
     tv_bench_options options = {.threads = args->threads, .repeats = (int)args->reps};
-    if (strcmp(args->isa, "auto")) options.isa = args->isa;
+    if (strcmp(args->side[0].isa, "auto")) options.isa = args->side[0].isa;
     if (!strcmp(what, "limits")) return tv_bench_limits(&options, table, json, err);
     if (!strcmp(what, "ops")) return tv_bench_ops(&tv_ops_cpu, &options, table, json, err);
     if (!strcmp(what, "engine")) {
         tv_bench_engine_options engine = {.model = args->n_positional > 1 ? args->positional[1] : NULL,
                                           .device = args->side[0].device,
                                           .threads = args->threads,
-                                          .isa = args->isa,
+                                          .isa = args->side[0].isa,
                                           .gpu = args->gpu};
         return tv_bench_engine(&engine, table, json, err);
     }

@@ -54,7 +54,7 @@ tv_status cli_engine_open(const tv_args *args, const tv_side *side, const char *
     tv_engine_options options = {.model = model_dir,
                                  .device = side->device,
                                  .threads = args->threads,
-                                 .isa = args->isa,
+                                 .isa = side->isa,
                                  .gpu = args->gpu,
                                  .progress = &bar.progress,
                                  .no_graphs = args->graphs && !strcmp(args->graphs, "off"),

@@ -303,10 +303,11 @@ static cJSON *timing_json(const cli_comparison *c) {
     return t;
 }
 
-/* 1 when side s of c and side q of d run the same weights on the same device. */
+/* 1 when side s of c and side q of d run the same weights on the same device with the same instructions. */
 static int same_engine(const cli_comparison *c, int s, const cli_comparison *d, int q) {
     const tv_side *a = &c->args->side[s], *b = &d->args->side[q];
-    return !strcmp(c->dir[s], d->dir[q]) && !strcmp(a->device, b->device) && a->weight_dtype == b->weight_dtype;
+    return !strcmp(c->dir[s], d->dir[q]) && !strcmp(a->device, b->device) && !strcmp(a->isa, b->isa) &&
+           a->weight_dtype == b->weight_dtype;
 }
 
 tv_status cli_comparison_open(cli_comparison *c, tv_args *args, const cli_comparison *like, tv_err *err) {

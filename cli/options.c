@@ -35,8 +35,9 @@ static const option table[] = {
      "Model and device", "where it runs (default auto: cuda where there is one, else cpu)"},
     {"threads", 0, "N", INT, 0, ARG(threads), 0, 4096, ~0u, "Model and device",
      "CPU threads (default 0: all cores); results do not depend on it"},
-    {"isa", 0, "NAME", TEXT, 0, ARG(isa), 0, 0, CMD_MODEL | CMD_FIGURE | CMD_BENCH, "Model and device",
-     "CPU instruction set: auto, scalar, avx2, avx512 (default auto); bits do not depend on it"},
+    {"isa", 0, "NAME", TEXT, 1, SIDE(isa), 0, 0, CMD_MODEL | CMD_FIGURE | CMD_BENCH, "Model and device",
+     "CPU instructions: auto, scalar, avx2, avx512, neon: the same bits (default auto); avx512bf16, amx: faster\n"
+     "products that round differently; scalar-bf16, scalar-tiles: the same two on any machine, slowly"},
     {"gpu", 0, "I", INT, 0, ARG(gpu), 0, 1024, ~0u, "Model and device", "which GPU, where one is used (default 0)"},
     {"graphs", 0, "on|off", CHOICE, 0, ARG(graphs), 0, 0, CMD_MODEL, "Model and device",
      "CUDA: decode steps as graphs (default on); the same numbers either way"},
@@ -345,7 +346,7 @@ tv_status tv_args_parse(const tv_command *command, int argc, char **argv, tv_arg
     args->side[0].serving = args->side[1].serving = tv_serving_default();
     args->side[0].device = args->side[1].device = "auto";
     args->seed[1] = 1;
-    args->isa = "auto";
+    args->side[0].isa = args->side[1].isa = "auto";
     args->fail_above = args->target_error = args->budget = NAN;
     args->sigma = 0.02, args->eps = 0.02, args->delta = 0.05, args->scale = 1;
     args->method = "replay", args->path = "prefill", args->side_name = "a", args->keep_passes = "yes";

@@ -37,6 +37,7 @@ enum { TV_MOST_WORDS = 4096 }; /* words of a command line beside options: trace 
 /* One side of a comparison. */
 typedef struct {
     const char *model, *device; /* NULL until resolved */
+    const char *isa;            /* CPU instructions, as tv_engine_options.isa */
     tv_weight_dtype weight_dtype;
     tv_serving serving;
 } tv_side;
@@ -60,7 +61,7 @@ typedef struct {
     const char *size, *run; /* of figures: "quick" or "full"; a folder of earlier runs */
     int quick, dry_run, json;
     int threads, gpu;
-    const char *isa, *graphs;
+    const char *graphs;
     int plan, chat, jsonl, decode;
     int64_t reps;
     /* schedule, synth */

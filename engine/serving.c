@@ -122,6 +122,7 @@ cJSON *tv_serving_json(const tv_serving *s, const tv_engine *e) {
     snprintf(text, sizeof text, "%.7g", e->model->config.rms_eps); /* 1e-6, not the float nearest to it */
     cJSON_AddNumberToObject(o, "rms_norm_eps", strtod(text, NULL));
     cJSON_AddStringToObject(o, "device", e->ops->name);
+    if (e->ops->numerics) cJSON_AddStringToObject(o, "numerics", e->ops->numerics(e->dev));
     cJSON_AddStringToObject(o, "backend", found == TV_OK ? backend->name : s->backend);
     cJSON_AddNumberToObject(o, "batch", s->batch);
     cJSON_AddBoolToObject(o, "pad_batch", s->pad_batch);

@@ -172,6 +172,9 @@ typedef struct {
     void (*close)(tv_dev *dev);
     /* One line for reports: "cpu, 2 threads, avx2". Valid until close. */
     const char *(*describe)(const tv_dev *dev);
+    /* How matrix products are summed, where this device has more than one way ("fma", "bf16", "tiles":
+     * kernels/cpu/linear.h); NULL: it has one. */
+    const char *(*numerics)(const tv_dev *dev);
     uint64_t (*memory_total)(const tv_dev *dev); /* bytes this device may use */
     /* Device memory, 64-byte aligned, zeroed; fails with what was asked for and what there is. */
     tv_status (*alloc)(tv_dev *dev, size_t bytes, void **p, tv_err *err);

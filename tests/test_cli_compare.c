@@ -262,8 +262,10 @@ static void switches(void) {
         {"--kv-dtype-b fp8", "One field differs, so it is the cause: kv_dtype is bf16 on side a and fp8 on side b"},
         {"--kv-dtype-b int8", "One field differs, so it is the cause: kv_dtype is bf16 on side a and int8 on side b"},
         {"--weight-dtype-b int8", "One field differs, so it is the cause: weight_dtype is bf16 on side a and int8 on"},
-        {"--weight-dtype-a int4", "One field differs, so it is the cause: weight_dtype is int4 on side a and bf16 on"}};
-    for (int i = 0; i < 4; i++) {
+        {"--weight-dtype-a int4", "One field differs, so it is the cause: weight_dtype is int4 on side a and bf16 on"},
+        {"--isa-b scalar-tiles",
+         "One field differs, so it is the cause: numerics is fma on side a and tiles on side b"}};
+    for (int i = 0; i < 5; i++) {
         cli_result r = cli_run(NULL, "tvgpu " SMALL "-R 2 -o r%d %s", i, options[i][0]);
         char *one_line = tv_xstrdup(r.out);
         size_t to = 0;

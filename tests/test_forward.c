@@ -377,6 +377,20 @@ static void check_router(rig *r, const golden *g, const char *name, const tv_pla
     free(along.used), free(along.preferred), free(own.used), free(own.preferred);
 }
 
+/* The CPU's other numerics of matrix products (VDPBF16PS, AMX) are within the same limits: prefill and decode. */
+static void check_numerics(const golden *g, const char *isa, float *logits) {
+    rig r;
+    TV_ASSERT(rig_open(&r, g->dir, 2, isa, g->B, g->T, g->B * g->T));
+    for (int decode = 0; decode < 2; decode++) {
+        run_all(&r, "flash", &serving, decode ? 1 : g->T, g->tokens, g->B, g->T, g->used ? g->routes : NULL, logits);
+        double e = golden_error(g, logits, NULL);
+        if (!CHECK(e <= g->allowed) || !CHECK(e <= g->allowed_low * 1.1))
+            fprintf(stderr, "    %s %s %s: %g, allowed %g\n", g->dir, isa, decode ? "decode" : "prefill", e,
+                    g->allowed);
+    }
+    rig_close(&r);
+}
+
 /* Every backend, reduction and path is as close to the f64 logits as the reference implementation in bf16. Expert
  * models follow the f64 model's experts here, so that every position counts; and once their own. */
 static void test_golden(void) {
@@ -401,8 +415,12 @@ static void test_golden(void) {
                golden_names[k], best, worst, g.allowed);
         for (int mode = 0; mode < 6 && g.used; mode++)
             check_router(&r, &g, backends[mode % 3], mode / 3 ? &serving : &fixed, logits);
-        free(logits);
         rig_close(&r);
+        if (!strcmp(TV_TEST_OPS.name, "cpu")) {
+            check_numerics(&g, "scalar-bf16", logits);
+            check_numerics(&g, "scalar-tiles", logits);
+        }
+        free(logits);
         golden_close(&g);
     }
 }
@@ -483,9 +501,9 @@ static void test_fixed_rows_do_not_depend_on_neighbours(void) {
     static const struct {
         int batch, slot, place;
     } cases[] = {{2, 1, 0}, {2, 0, 1}, {17, 5, 16}, {17, 16, 3}, {64, 63, 0}, {64, 10, 40}};
-    static const char *const isas[] = {"scalar", "avx2", "avx512"};
+    static const char *const isas[] = {"scalar", "avx2", "avx512", "avx512bf16", "amx"};
     for (int i = 0; i < 3; i++)
-        for (int isa = 0; isa < 3; isa++) {
+        for (int isa = 0; isa < 5; isa++) {
             float *alone = NULL, *among = NULL;
             if (isa == 0 && i == 0) continue;
             for (int threads = 1; threads <= 2; threads++) {

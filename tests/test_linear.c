@@ -1,6 +1,7 @@
 /* The matrix product of the CPU device: right against f64, and the same bits for a row whatever runs beside it. */
 #include "tests/check.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +11,16 @@
 #include "kernels/cpu/linear.h"
 
 #ifdef TV_SIMDE
-extern const cpu_isa cpu_isa_avx512_emulated;
+extern const cpu_isa cpu_isa_avx512_emulated, cpu_isa_avx512bf16_emulated;
 #endif
+/* The AMX kernels, on tiles in software. */
+#include "tests/tiles.h"
+
+#include "kernels/cpu/linear_amx.c"
+
+enum { MOST_ISAS = 10 };
+static const char *const numerics[] = {"fma", "bf16", "tiles"};
+enum { N_NUMERICS = sizeof numerics / sizeof *numerics };
 
 static tv_dev *open_dev(const char *isa, int threads) {
     tv_err err = {0};
@@ -21,21 +30,36 @@ static tv_dev *open_dev(const char *isa, int threads) {
     return dev;
 }
 
-/* Every set of kernels this machine can run, scalar first. Returns the count. */
-static int all_isas(const cpu_isa **isas) {
-    int n = 0;
-    isas[n++] = &cpu_isa_scalar;
+/* Every set of kernels of these numerics that this machine can run, the portable one first. Returns the count. */
+static int isas_of(const char *of, const cpu_isa **isas) {
+    const cpu_isa *all[MOST_ISAS];
+    int n_all = 0, n = 0;
+    all[n_all++] = &cpu_isa_scalar;
+    all[n_all++] = &cpu_isa_scalar_bf16;
+    all[n_all++] = &cpu_isa_scalar_tiles;
+    all[n_all++] = &cpu_isa_amx_emulated;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        isas[n++] = &cpu_isa_avx2;
+        all[n_all++] = &cpu_isa_avx2;
 #ifdef TV_SIMDE
-        isas[n++] = &cpu_isa_avx512_emulated;
+        all[n_all++] = &cpu_isa_avx512_emulated;
+        all[n_all++] = &cpu_isa_avx512bf16_emulated;
 #endif
     }
-    if (__builtin_cpu_supports("avx512f")) isas[n++] = &cpu_isa_avx512;
+    static const char *const by_name[] = {"avx512", "avx512bf16", "amx"};
+    for (int i = 0; i < 3; i++) {
+        tv_err err = {0};
+        tv_dev *dev;
+        if (cpu_dev_open(&(tv_dev_options){.threads = 1, .isa = by_name[i]}, &dev, &err) != TV_OK) continue;
+        all[n_all++] = dev->isa;
+        cpu_dev_close(dev);
+    }
 #elif defined(__aarch64__)
-    isas[n++] = &cpu_isa_neon;
+    all[n_all++] = &cpu_isa_neon;
 #endif
+    for (int i = 0; i < n_all; i++)
+        if (!strcmp(all[i]->numerics, of)) isas[n++] = all[i];
+    CHECK(n > 0 && isas[0] == isas[0]->reference);
     return n;
 }
 
@@ -78,22 +102,46 @@ static void linear(tv_dev *dev, const product *p, int row, int M, tv_linear_plan
     CHECK_OK(cpu_linear(dev, &a, &err), &err);
 }
 
-/* The contract in plain code: a chain per slice, slices added in order, bias, one rounding. */
-static float by_contract(const product *p, int m, int n, tv_linear_plan plan) {
+static float flushed(float v) { return fabsf(v) < FLT_MIN ? copysignf(0, v) : v; }
+static float link_of(const product *p, int m, int n, int k, float chain) {
+    int past = k >= p->K; /* the padding of an odd K: its +0 turns a -0 */
+    float x = past ? 0 : tv_f32_from_bf16(p->x[(size_t)m * p->K + k]);
+    float w = past ? 0 : tv_f32_from_bf16(p->w[(size_t)n * p->K + k]);
+    return flushed(fmaf(flushed(x), flushed(w), chain));
+}
+
+/* The sum of products k = begin .. end-1, as linear.h describes each numerics. */
+static float slice_by_contract(const char *of, const product *p, int m, int n, int begin, int end) {
+    float sum = 0;
+    if (!strcmp(of, "fma"))
+        for (int k = begin; k < end; k++)
+            sum = fmaf(tv_f32_from_bf16(p->x[(size_t)m * p->K + k]), tv_f32_from_bf16(p->w[(size_t)n * p->K + k]), sum);
+    else if (!strcmp(of, "bf16"))
+        for (int k = begin; k < end; k += 2) sum = link_of(p, m, n, k, link_of(p, m, n, k + 1, sum));
+    else
+        for (int tile = begin; tile < end; tile += 32) {
+            float even = 0, odd = 0;
+            for (int k = tile; k < tile + 32 && k < end; k += 2) {
+                even = link_of(p, m, n, k, even);
+                odd = link_of(p, m, n, k + 1, odd);
+            }
+            sum = flushed(sum + flushed(even + odd));
+        }
+    return sum;
+}
+
+/* The contract in plain code: a sum per slice, slices added in order, bias, one rounding. */
+static float by_contract(const char *of, const product *p, int m, int n, tv_linear_plan plan) {
     float sum = 0;
     for (int s = 0; s < plan.slices; s++) {
-        float chain = 0;
-        int end = s + 1 < plan.slices ? (s + 1) * plan.slice : p->K;
-        for (int k = s * plan.slice; k < end; k++)
-            chain =
-                fmaf(tv_f32_from_bf16(p->x[(size_t)m * p->K + k]), tv_f32_from_bf16(p->w[(size_t)n * p->K + k]), chain);
-        sum = s ? sum + chain : chain;
+        float part = slice_by_contract(of, p, m, n, s * plan.slice, s + 1 < plan.slices ? (s + 1) * plan.slice : p->K);
+        sum = s ? sum + part : part;
     }
     return p->matrix.bias ? sum + tv_f32_from_bf16(p->bias[n]) : sum;
 }
 
-/* The sums are the documented ones bit for bit: ragged N, odd K, slices, bias, all heights of blocks, several chunks of
- * rows, on every set of kernels. */
+/* The sums are the documented ones of each numerics bit for bit: ragged N, odd K, slices, bias, all heights of blocks,
+ * several chunks of rows, on every set of kernels. */
 static void test_contract(void) {
     static const struct {
         int N, K, slices, slice, bias;
@@ -101,17 +149,20 @@ static void test_contract(void) {
                  {64, 127, 2, 64, 1},    {100, 96, 3, 32, 0}, {48, 65, 2, 64, 1}, {70, 1153, 1, 1153, 1},
                  {33, 2306, 2, 1216, 0}, {81, 4, 1, 4, 1}};
     static const int rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 17, 31, 97, 101};
-    enum { MOST = 101 };
-    const cpu_isa *isas[4];
-    int n_isas = all_isas(isas);
+    enum { MOST = 101, N_CASES = sizeof cases / sizeof *cases };
     tv_dev *dev = open_dev("scalar", 1);
-    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    for (int job = 0; job < N_CASES * N_NUMERICS; job++) {
+        const int c = job / N_NUMERICS;
+        const char *of = numerics[job % N_NUMERICS];
+        const cpu_isa *isas[MOST_ISAS];
+        int n_isas = isas_of(of, isas);
         int N = cases[c].N;
         tv_linear_plan plan = {cases[c].slices, cases[c].slice};
-        product p = make(dev, c + 1, MOST, N, cases[c].K, cases[c].bias);
+        product p = make(dev, (uint64_t)c + 1, MOST, N, cases[c].K, cases[c].bias);
+        for (int k = 0; k < cases[c].K; k++) p.x[3 * cases[c].K + k] &= 0x80ff; /* row 3: around and below 2^-126 */
         float *want = tv_xmalloc(sizeof(float) * MOST * N), *got = tv_xmalloc(sizeof(float) * (MOST * N + 16));
         for (int m = 0; m < MOST; m++)
-            for (int n = 0; n < N; n++) want[m * N + n] = by_contract(&p, m, n, plan);
+            for (int n = 0; n < N; n++) want[m * N + n] = by_contract(of, &p, m, n, plan);
         for (int i = 0; i < n_isas; i++)
             for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
                 if (cases[c].K > 1000 && rows[r] > 13 && rows[r] != 97) continue;
@@ -145,15 +196,16 @@ static void test_contract(void) {
 static void test_batch_invariance(void) {
     static const int batches[] = {1, 2, 17, 64};
     enum { MOST = 64, N = 203, K = 261, MOST_THREADS = 3 };
-    const cpu_isa *isas[4];
-    int n_isas = all_isas(isas);
     tv_dev *dev = open_dev("scalar", MOST_THREADS); /* threads: below, and by the work at hand */
     product p = make(dev, 7, MOST, N, K, 1);
     tv_linear_plan plans[] = {{1, K}, {4, 96}};
     plans[1].slices = (K + 95) / 96;
     float *want = tv_xmalloc(sizeof(float) * MOST * N), *got = tv_xmalloc(sizeof(float) * MOST * N);
-    for (int s = 0; s < 2; s++) {
-        dev->isa = &cpu_isa_scalar;
+    for (int job = 0; job < 2 * N_NUMERICS; job++) {
+        const int s = job % 2;
+        const cpu_isa *isas[MOST_ISAS];
+        int n_isas = isas_of(numerics[job / 2], isas);
+        dev->isa = isas[0];
         dev->threads = 1;
         for (int m = 0; m < MOST; m++) linear(dev, &p, m, 1, plans[s], 1, want + m * N);
         for (int i = 0; i < n_isas; i++)
@@ -174,12 +226,16 @@ static void test_batch_invariance(void) {
     enum { LONG = 2 * CPU_PACK_ROWS + 3, SMALL_N = 33, SMALL_K = 32 };
     p = make(dev, 8, LONG, SMALL_N, SMALL_K, 0);
     want = tv_xmalloc(sizeof(float) * LONG * SMALL_N), got = tv_xmalloc(sizeof(float) * LONG * SMALL_N);
-    dev->isa = &cpu_isa_scalar;
-    for (int m = 0; m < LONG; m++) linear(dev, &p, m, 1, (tv_linear_plan){1, SMALL_K}, 1, want + m * SMALL_N);
-    for (int i = 0; i < n_isas; i++) {
-        dev->isa = isas[i];
-        linear(dev, &p, 0, LONG, (tv_linear_plan){1, SMALL_K}, 1, got);
-        CHECK_BYTES(got, want, sizeof(float) * LONG * SMALL_N);
+    for (int which = 0; which < N_NUMERICS; which++) {
+        const cpu_isa *isas[MOST_ISAS];
+        int n_isas = isas_of(numerics[which], isas);
+        dev->isa = isas[0];
+        for (int m = 0; m < LONG; m++) linear(dev, &p, m, 1, (tv_linear_plan){1, SMALL_K}, 1, want + m * SMALL_N);
+        for (int i = 0; i < n_isas; i++) {
+            dev->isa = isas[i];
+            linear(dev, &p, 0, LONG, (tv_linear_plan){1, SMALL_K}, 1, got);
+            CHECK_BYTES(got, want, sizeof(float) * LONG * SMALL_N);
+        }
     }
     free(want);
     free(got);
@@ -194,9 +250,13 @@ static void test_against_f64(void) {
         int M, N, K, slices, slice;
     } cases[] = {{3, 40, 512, 1, 512}, {33, 65, 300, 5, 64}, {8, 128, 2049, 1, 2049}, {12, 31, 1024, 32, 32}};
     tv_dev *dev = open_dev("auto", 2);
-    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    const cpu_isa *isas[] = {dev->isa, &cpu_isa_scalar_bf16, &cpu_isa_scalar_tiles};
+    enum { N_CASES = sizeof cases / sizeof *cases };
+    for (int job = 0; job < N_CASES * 3; job++) {
+        const int c = job / 3;
         int M = cases[c].M, N = cases[c].N, K = cases[c].K;
-        product p = make(dev, 100 + c, M, N, K, 1);
+        dev->isa = isas[job % 3];
+        product p = make(dev, 100 + (uint64_t)c, M, N, K, 1);
         float *y = tv_xmalloc(sizeof(float) * M * N);
         linear(dev, &p, 0, M, (tv_linear_plan){cases[c].slices, cases[c].slice}, 1, y);
         double worst = 0;
@@ -342,8 +402,17 @@ static void test_open(void) {
     CHECK_STR(cpu_describe(dev), "cpu, 2 threads, scalar");
     CHECK(cpu_memory_total(dev) > 0);
     cpu_dev_close(dev);
-    const cpu_isa *isas[4];
-    for (int i = all_isas(isas) - 1; i >= 0; i--) CHECK_OK(cpu_isa_check(isas[i], &err), &err);
+    dev = open_dev("scalar-tiles", 1); /* numerics other than the usual are named wherever the device is */
+    CHECK_STR(cpu_describe(dev), "cpu, 1 thread, scalar-tiles (tiles numerics)");
+    CHECK_STR(cpu_numerics(dev), "tiles");
+    cpu_dev_close(dev);
+    dev = open_dev("auto", 1);
+    CHECK_STR(cpu_numerics(dev), "fma"); /* auto: the same bits on every machine */
+    cpu_dev_close(dev);
+    for (int which = 0; which < N_NUMERICS; which++) {
+        const cpu_isa *isas[MOST_ISAS];
+        for (int i = isas_of(numerics[which], isas) - 1; i >= 0; i--) CHECK_OK(cpu_isa_check(isas[i], &err), &err);
+    }
     cpu_isa wrong = cpu_isa_scalar;
     wrong.name = "wrong";
     wrong.finish = wrong_finish;
@@ -378,12 +447,14 @@ static void test_memory(void) {
     cpu_dev_close(dev);
 }
 
-/* The AVX-512 source runs on this machine, natively or through SIMDe. */
+/* The AVX-512 and AVX512-BF16 sources run on this machine, natively or through SIMDe. */
 static void test_avx512_executed(void) {
-    const cpu_isa *isas[4];
-    int n = all_isas(isas), found = 0;
-    for (int i = 0; i < n; i++) found |= isas[i]->level == CPU_AVX512;
-    if (!found) tv_test_skip("no AVX-512 here and no SIMDe headers (libsimde-dev) to emulate it");
+    int found = 0;
+    for (int which = 0; which < 2; which++) {
+        const cpu_isa *isas[MOST_ISAS];
+        for (int i = isas_of(numerics[which], isas) - 1; i >= 0; i--) found += isas[i]->level == CPU_AVX512;
+    }
+    if (found < 2) tv_test_skip("no AVX-512 here and no SIMDe headers (libsimde-dev) to emulate it");
 }
 
 static const tv_test tests[] = {

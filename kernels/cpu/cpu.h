@@ -1,6 +1,6 @@
 /* The CPU device: what its files share. Nothing outside kernels/cpu, tests and bench includes this.
  *
- * A source file whose name ends in _avx2.c or _avx512.c is compiled with those instructions (x86-64 only, see
+ * A source file whose name ends in _avx2.c, _avx512.c, _avx512bf16.c or _amx.c is compiled with those instructions (x86-64 only, see
  * kernels/CMakeLists.txt) and is entered only when the device was opened with that level; all others are baseline code.
  */
 #ifndef TV_CPU_H
@@ -43,6 +43,7 @@ struct tv_dev {
 tv_status cpu_dev_open(const tv_dev_options *options, tv_dev **dev, tv_err *err);
 void cpu_dev_close(tv_dev *dev);
 const char *cpu_describe(const tv_dev *dev);
+const char *cpu_numerics(const tv_dev *dev);
 uint64_t cpu_memory_total(const tv_dev *dev);
 tv_status cpu_alloc(tv_dev *dev, size_t bytes, void **p, tv_err *err);
 void cpu_free(tv_dev *dev, void *p, size_t bytes);

@@ -7,7 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "base/file.h"
 #include "kernels/cpu/linear.h"
@@ -57,15 +61,40 @@ static uint64_t memory_limit(void) {
 
 static const cpu_isa *const isas[] = {
 #if defined(__x86_64__)
-    &cpu_isa_avx512, &cpu_isa_avx2,
+    &cpu_isa_avx512, &cpu_isa_avx2,        &cpu_isa_avx512bf16,  &cpu_isa_amx,
 #elif defined(__aarch64__)
     &cpu_isa_neon,
 #endif
-    &cpu_isa_scalar};
+    &cpu_isa_scalar, &cpu_isa_scalar_bf16, &cpu_isa_scalar_tiles};
 enum { N_ISAS = sizeof isas / sizeof *isas };
+
+#if defined(__x86_64__)
+/* Word `reg` (0 eax .. 3 edx) of a CPUID leaf has this bit. */
+static int cpuid_has(unsigned leaf, unsigned part, int reg, int bit) {
+    unsigned word[4] = {0};
+    return __get_cpuid_count(leaf, part, &word[0], &word[1], &word[2], &word[3]) && (word[reg] >> bit & 1);
+}
+
+/* The system keeps the state components whose bits are given. */
+static int system_saves(uint32_t components) {
+    if (!cpuid_has(1, 0, 2, 27)) return 0; /* OSXSAVE: XGETBV exists */
+    uint32_t low, high;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & components) == components;
+}
+
+/* AMX tiles must be asked for once a process: 8 KiB more of state for each thread that touches them. */
+static int may_use_tiles(void) {
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_CONFIG = 17, TILE_DATA = 18 };
+    return cpuid_has(7, 0, 3, 24) && cpuid_has(7, 0, 3, 22) && system_saves(1u << TILE_CONFIG | 1u << TILE_DATA) &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
+}
+#endif
 
 static int isa_runs(const cpu_isa *isa) {
 #if defined(__x86_64__)
+    if (isa == &cpu_isa_avx512bf16 && !cpuid_has(7, 1, 0, 5)) return 0;
+    if (isa == &cpu_isa_amx && !may_use_tiles()) return 0;
     if (isa->level >= CPU_AVX2 && !(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))) return 0;
     if (isa->level >= CPU_AVX512 && !__builtin_cpu_supports("avx512f")) return 0;
 #endif
@@ -83,12 +112,13 @@ static tv_status choose_isa(const char *name, const cpu_isa **out, tv_err *err) 
     for (int i = 0; i < N_ISAS; i++) {
         int named = !strcmp(name, isas[i]->name);
         known |= named;
-        if ((named || !strcmp(name, "auto")) && isa_runs(isas[i])) {
+        /* auto never changes the numerics: bits are the same on every machine */
+        if ((named || (!strcmp(name, "auto") && isas[i]->reference == &cpu_isa_scalar)) && isa_runs(isas[i])) {
             *out = isas[i];
-            return isas[i] == &cpu_isa_scalar ? TV_OK : cpu_isa_check(isas[i], err);
+            return isas[i] == isas[i]->reference ? TV_OK : cpu_isa_check(isas[i], err);
         }
     }
-    char list[64] = "";
+    char list[128] = "";
     for (int i = N_ISAS - 1; i >= 0; i--)
         if (isa_runs(isas[i])) {
             size_t used = strlen(list);
@@ -112,8 +142,9 @@ tv_status cpu_dev_open(const tv_dev_options *options, tv_dev **out, tv_err *err)
     dev->isa = isa;
     dev->level = isa->level;
     dev->total = memory_limit();
-    snprintf(dev->description, sizeof dev->description, "cpu, %d thread%s, %s", threads, threads == 1 ? "" : "s",
-             isa->name);
+    int usual = isa->reference == &cpu_isa_scalar;
+    snprintf(dev->description, sizeof dev->description, "cpu, %d thread%s, %s%s%s%s", threads, threads == 1 ? "" : "s",
+             isa->name, usual ? "" : " (", usual ? "" : isa->numerics, usual ? "" : " numerics)");
     *out = dev;
     return TV_OK;
 }
@@ -126,6 +157,8 @@ void cpu_dev_close(tv_dev *dev) {
 }
 
 const char *cpu_describe(const tv_dev *dev) { return dev->description; }
+
+const char *cpu_numerics(const tv_dev *dev) { return dev->isa->numerics; }
 
 uint64_t cpu_memory_total(const tv_dev *dev) { return dev->total; }
 

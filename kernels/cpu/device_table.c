@@ -6,6 +6,7 @@ const tv_ops tv_ops_cpu = {
     .open = cpu_dev_open,
     .close = cpu_dev_close,
     .describe = cpu_describe,
+    .numerics = cpu_numerics,
     .memory_total = cpu_memory_total,
     .alloc = cpu_alloc,
     .free = cpu_free,

@@ -62,7 +62,7 @@ static void run_stream(const chunk *c, int panel, int panels, float *tile) {
     for (int s = 0; s < plan.slices; s++) {
         size_t k = (size_t)s * plan.slice, end = s + 1 < plan.slices ? k + plan.slice : c->Kp;
         cpu_block b = {
-            .x = c->x + k * c->rows,
+            .x = c->x + k / 2 * c->isa->pair * c->rows,
             .w = w + k * CPU_PANEL,
             .w_stride = w_stride,
             .k = (int)(end - k),
@@ -93,7 +93,7 @@ static void run_blocks(const chunk *c, int panel, int panels, int last_panel, fl
             for (int i = 0; i < c->n_blocks; i++) {
                 int row = part_begin(c->rows, c->n_blocks, i), rows = part_begin(c->rows, c->n_blocks, i + 1) - row;
                 cpu_block b = {
-                    .x = c->x + row * c->Kp + k * rows,
+                    .x = c->x + row * c->Kp + k / 2 * c->isa->pair * rows,
                     .w = w + k * CPU_PANEL,
                     .w_stride = w_stride,
                     .k = (int)(k_end - k),
@@ -246,15 +246,15 @@ tv_status cpu_isa_check(const cpu_isa *isa, tv_err *err) {
                                 .y_f32 = kind > 0,
                                 .round_bf16 = kind > 1,
                                 .plan = kind ? (tv_linear_plan){1, K} : (tv_linear_plan){3, 32}};
-            cpu_linear_run(&cpu_isa_scalar, NULL, 1, scratch, &a);
+            cpu_linear_run(isa->reference, NULL, 1, scratch, &a);
             a.y = got;
             cpu_linear_run(isa, NULL, 1, scratch, &a);
             if (memcmp(want, got, (size_t)m * N * (kind ? sizeof(float) : sizeof(tv_bf16))))
-                status =
-                    TV_FAIL(err, TV_EUNSUPPORTED,
-                            "isa %s: its matrix product differs from the scalar one on this machine (M=%d); open the "
-                            "device with isa scalar and please report this",
-                            isa->name, m);
+                status = TV_FAIL(
+                    err, TV_EUNSUPPORTED,
+                    "isa %s: its matrix product differs from that of %s on this machine (M=%d); open the device with "
+                    "isa %s and please report this",
+                    isa->name, isa->reference->name, m, isa->reference->name);
         }
     cpu_pages_free(memory, panel_bytes + scratch_bytes + 64);
     return status;

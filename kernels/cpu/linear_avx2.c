@@ -150,7 +150,10 @@ void cpu_finish_avx2(const float *tile, int rows, int columns, const tv_bf16 *bi
 
 const cpu_isa cpu_isa_avx2 = {
     .name = "avx2",
+    .numerics = "fma",
+    .reference = &cpu_isa_scalar,
     .level = CPU_AVX2,
+    .pair = 2,
     .rows = 5,
     .panels = 1,
     .stream_panels = {0, 4, 2, 2},

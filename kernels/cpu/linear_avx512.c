@@ -17,7 +17,7 @@
 #endif
 
 INLINE void block_of(const int rows, const int panels, const cpu_block *b) {
-    __m512 acc[CPU_MAX_BLOCK][CPU_MAX_PANELS];
+    __m512 acc[8][CPU_MAX_PANELS];
     const float *x = b->x;
     const tv_bf16 *w = b->w;
     const char *prefetch = b->prefetch;
@@ -91,7 +91,10 @@ const cpu_isa cpu_isa_avx512_emulated = {
 const cpu_isa cpu_isa_avx512 = {
     .name = "avx512",
 #endif
+    .numerics = "fma",
+    .reference = &cpu_isa_scalar,
     .level = CPU_AVX512,
+    .pair = 2,
     .rows = 8,
     .panels = 2,
     .stream_panels = {0, 4, 4, 4, 4},

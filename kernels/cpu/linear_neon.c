@@ -64,7 +64,10 @@ static void block(int rows, int panels, const cpu_block *b) {
 
 const cpu_isa cpu_isa_neon = {
     .name = "neon",
+    .numerics = "fma",
+    .reference = &cpu_isa_scalar,
     .level = CPU_SCALAR,
+    .pair = 2,
     .rows = 4,
     .panels = 1,
     .piece = 512,
