@@ -77,7 +77,11 @@ same_bits() {
     for variant in "$@"; do
         rm -rf "$work/run"
         # shellcheck disable=SC2086
-        "$program" sample --device cuda $prompts "${options[@]}" $variant -o "$work/run" -q || return 1
+        if ! "$program" sample --device cuda $prompts "${options[@]}" $variant -o "$work/run" -q 2>"$work/said"; then
+            cat "$work/said" >&2
+            grep -q "is known for cuDNN" "$work/said" && tail -n 1 "$work/said" && return 77
+            return 1
+        fi
         here=$(data_of "$work"/run/a.samples.safetensors) || return 1
         first=${first:-$here}
         [ "$here" = "$first" ] || { echo "FAIL $name: other bits with $variant" && return 1; }
@@ -157,6 +161,12 @@ else
     batches="1 2 17 64 512" most=512 some=64 length=16 prompts='' peer_options=''
 fi
 export program build work batches most some length prompts kind shape torch_device emulated peer_options
+
+# cuDNN and cuBLASLt as PyTorch's packages bring them, behind those that are installed.
+python=${PEERS_PYTHON:-python3}
+export python
+packaged='import glob, nvidia; print(":".join(d for p in nvidia.__path__ for d in sorted(glob.glob(p + "/*/lib"))))'
+packaged=$("$python" -c "$packaged" 2>/dev/null) && export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$packaged
 
 # Ends the script where there is no card; says nothing where the program is not built yet.
 need_card() {
@@ -239,8 +249,6 @@ else
     step "speed, $shape shape" 100 speed
     details "$work/speed.txt"
 fi
-python=${PEERS_PYTHON:-python3}
-export python
 usable='import torch, transformers; assert torch.cuda.is_available()'
 [ $emulated = 0 ] || usable='import torch, transformers'
 if [ ! -f "$work/model/config.json" ]; then
