@@ -29,8 +29,9 @@ note() {
     rows+=("$1|$2|$3|$4")
     [ "$2" != FAIL ] || failed=1
     printf '%-48s %-5s %5s s  %s\n' "$1" "$2" "$3" "$4"
-    [ -z "$csv" ] || printf '"%s",%s,%s,"%s"\n' "${1#  }" "$2" "$3" "${4//\"/\'}" >>"$csv"
+    [ -z "$csv" ] || csv_row "$@"
 }
+csv_row() { printf '"%s",%s,%s,"%s"\n' "${1#  }" "$2" "$3" "${4//\"/\'}" >>"$csv"; }
 
 # step NAME SECONDS COMMAND...: runs it for at most so long, within what is left. It fails by its exit status; 77 skips it.
 # What it prints last is the row's detail.
@@ -160,6 +161,7 @@ else
     program=$build/tvgpu kind=cuda shape=0.6b torch_device=cuda
     batches="1 2 17 64 512" most=512 some=64 length=16 prompts='' peer_options=''
 fi
+export TV_TEST_SOURCE=$PWD # where golden models are, also for a build from another folder
 export program build work batches most some length prompts kind shape torch_device emulated peer_options
 
 # cuDNN and cuBLASLt as PyTorch's packages bring them, behind those that are installed.
@@ -178,7 +180,10 @@ need_card() {
     exit 77
 }
 need_card
-if nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null) && command -v cmake >/dev/null; then
+built_in=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$build/CMakeCache.txt" 2>/dev/null)
+if [ -n "$built_in" ] && [ ! "$built_in" -ef . ]; then
+    note build skip 0 "$build was built in another folder: it is taken as it was brought"
+elif nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null) && command -v cmake >/dev/null; then
     targets=(tvgpu cuda_copy_bandwidth)
     [ $emulated = 0 ] || targets=(tvgpu-simt simt_rows simt_cudnn_rows simt_copy_bandwidth)
     [ -f "$build/CMakeCache.txt" ] || timeout 60 cmake -S . -B "$build" >"$work/configure" 2>&1 || cat "$work/configure"
@@ -196,6 +201,10 @@ if [ $emulated = 0 ]; then
     mkdir -p "$results"
     csv=$results/$(tr 'A-Z ' 'a-z-' <<<"${card#NVIDIA }" | tr -cd 'a-z0-9-')-$(date +%Y-%m-%d).csv
     echo step,result,seconds,detail >"$csv"
+    for row in "${rows[@]}"; do
+        IFS='|' read -r name result seconds detail <<<"$row"
+        csv_row "$name" "$result" "$seconds" "$detail"
+    done
 fi
 echo "card: $card"
 
