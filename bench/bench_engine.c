@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "bench/machine.h"
 #include "bench/random_model.h"
+#include "engine/session.h"
 
 enum { MAX_RUNS = 64, SHARES = 11 };
 
@@ -48,23 +49,27 @@ static void count_work(const tv_engine_info *m, const tv_step_times *t, double k
     r->bytes = 2 * (steps * (met + head) + keys * kv_row * m->n_layers);
 }
 
-static tv_status run_once(tv_session *s, kind what, const tv_job *job, const tv_trace *set, bench_run *run,
+/* stages: 1 to take the time of each stage, which on a card would stop graphs and steps ahead. */
+static tv_status run_once(tv_session *s, kind what, const tv_job *job, const tv_trace *set, int stages, bench_run *run,
                           tv_err *err) {
     tv_trace *trace = NULL;
-    tv_session_profile(s, 1);
+    tv_session_profile(s, 1); /* from zero */
+    tv_session_profile(s, stages);
+    const double begin = tv_now();
     tv_status status = what == REPLAY ? tv_session_replay(s, set, 'a', 0, NULL, &trace, err)
                                       : tv_session_sample(s, job, 'a', NULL, &trace, err);
     run->times = *tv_session_times(s);
-    run->seconds = run->times.total;
+    run->seconds = stages ? run->times.total : tv_now() - begin;
     tv_session_profile(s, 0);
     tv_trace_close(trace);
     return status;
 }
 
-/* Measures one row: a run to size the work, then runs until the time is used. length: tokens of a trajectory, or 0 for
- * at most 64, as many as the time allows. */
+/* Measures one row: a run to size the work, then runs until the time is used. length: tokens of a trajectory (on a card,
+ * where stages have no times), or 0 for at most 64, as many as the time allows. */
 static tv_status measure(tv_engine *e, const tv_engine_info *m, const tv_serving *serving, kind what, int batch,
                          int prompt, int length, double budget, row *r, tv_err *err) {
+    const int stages = length == 0;
     int64_t n = what == PREFILL ? 1 : 3, most = length ? length : 64;
     if (most > m->max_positions - prompt) most = m->max_positions - prompt;
     int32_t *ids = tv_xmalloc((size_t)prompt * sizeof *ids), offsets[2] = {0, prompt};
@@ -76,7 +81,7 @@ static tv_status measure(tv_engine *e, const tv_engine_info *m, const tv_serving
     tv_trace *set = NULL;
     bench_run warm;
     tv_status status = tv_session_open(e, serving, batch, prompt + (what == PREFILL ? 1 : most), &s, err);
-    if (status == TV_OK) status = run_once(s, SAMPLE, &job, NULL, &warm, err);
+    if (status == TV_OK) status = run_once(s, SAMPLE, &job, NULL, stages, &warm, err);
     if (status == TV_OK && what != PREFILL) { /* several runs, each of many steps */
         double steps = budget / 4 / (warm.seconds / (double)n);
         job.n = length || steps > (double)most ? most : steps < 3 ? 3 : (int64_t)steps;
@@ -84,7 +89,7 @@ static tv_status measure(tv_engine *e, const tv_engine_info *m, const tv_serving
     if (status == TV_OK && what == REPLAY) status = tv_session_sample(s, &job, 'a', NULL, &set, err);
     double used = 0;
     while (status == TV_OK && r->n_runs < MAX_RUNS && (used < budget || r->n_runs < 3)) {
-        status = run_once(s, what, &job, set, &r->runs[r->n_runs], err);
+        status = run_once(s, what, &job, set, stages, &r->runs[r->n_runs], err);
         if (status == TV_OK) used += r->runs[r->n_runs++].seconds;
     }
     if (status == TV_OK) {
@@ -204,6 +209,8 @@ static tv_status bench_rows(tv_engine *e, const tv_bench_engine_options *o, FILE
         machine = after;
     }
     free(r);
+    cJSON *libraries = tv_libraries_json(e);
+    if (libraries) cJSON_AddItemToObject(json, "libraries", libraries);
     return status;
 }
 

@@ -282,6 +282,7 @@ static tv_status measure_axis(const axis *a, cli_comparison *c, const char *fold
         }
         tv_view_diff_free(&d);
         add_verdict(o, report);
+        if (tv_view_item(report, "libraries")) copy(o, "libraries", report, "libraries");
         s = add_first_position(c, (int64_t)tv_view_number(report, "R"), o, err);
         if (s == TV_OK) s = add_first_layer(c, o, err);
     }

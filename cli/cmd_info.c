@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 
@@ -32,6 +33,35 @@ static void add_cudnn(cJSON *backends) {
     cJSON_AddItemToArray(backends, b);
 }
 
+/* What libraries choose for a prompt and decode steps of --batch sequences (1 without): they are asked by running such
+ * steps. Where those cannot run, the last line says why. NULL on devices without libraries. */
+static cJSON *chosen(tv_engine *engine, const tv_engine_info *info, const tv_serving *serving) {
+    enum { PROMPT = 16, DRAWN = 3 };
+    cJSON *list = tv_libraries_json(engine);
+    if (!list) return NULL;
+    cJSON_Delete(list);
+    tv_serving s = *serving;
+    s.eos = TV_EOS_IGNORE;
+    int32_t prompt[PROMPT], offsets[2] = {0, PROMPT};
+    for (int i = 0; i < PROMPT; i++) prompt[i] = i % info->vocab_size;
+    const tv_job job = {
+        .N = s.batch ? s.batch : 1, .n = DRAWN, .P = 1, .prompt_ids = prompt, .prompt_offsets = offsets};
+    tv_session *session = NULL;
+    tv_trace *trace = NULL;
+    tv_err err = {0};
+    tv_status status = tv_session_open(engine, &s, job.N, PROMPT + DRAWN, &session, &err);
+    if (status == TV_OK) status = tv_session_sample(session, &job, 'a', NULL, &trace, &err);
+    list = tv_libraries_json(engine);
+    if (status != TV_OK) {
+        char *why = tv_xprintf("steps of %lld sequences cannot run: %s", (long long)job.N, err.message);
+        cJSON_AddItemToArray(list, cJSON_CreateString(why));
+        free(why);
+    }
+    tv_trace_close(trace);
+    tv_session_close(session);
+    return list;
+}
+
 static int run(tv_args *args, tv_err *err) {
     char *dir = NULL;
     tv_engine *engine = NULL;
@@ -45,6 +75,7 @@ static int run(tv_args *args, tv_err *err) {
     cJSON *devices = tv_devices_json(), *backends = tv_backends_json(engine);
     add_cudnn(backends);
     char *plan = args->plan ? tv_plan_text(engine, &args->side[0].serving) : NULL, hash[32];
+    cJSON *libraries = args->plan ? chosen(engine, &info, &args->side[0].serving) : tv_libraries_json(engine);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)info.weights_hash);
     if (args->json) {
         cJSON *o = cJSON_CreateObject(), *m = cJSON_AddObjectToObject(o, "model");
@@ -64,7 +95,8 @@ static int run(tv_args *args, tv_err *err) {
         cJSON_AddStringToObject(o, "device", info.device);
         cJSON_AddItemToObject(o, "devices", devices);
         cJSON_AddItemToObject(o, "backends", backends);
-        devices = backends = NULL;
+        if (libraries) cJSON_AddItemToObject(o, "libraries", libraries);
+        devices = backends = libraries = NULL;
         if (plan) cJSON_AddStringToObject(o, "plan", plan);
         cli_print_json(o);
         cJSON_Delete(o);
@@ -81,11 +113,15 @@ static int run(tv_args *args, tv_err *err) {
         printf("\ndevice    %s\n\n", info.device);
         print_list("devices", devices);
         print_list("attention backends on this device", backends);
+        if (libraries) puts("libraries");
+        for (const cJSON *item = libraries ? libraries->child : NULL; item; item = item->next)
+            printf("  %s\n", item->valuestring);
         if (plan) printf("\n%s", plan);
     }
     free(plan);
     cJSON_Delete(devices);
     cJSON_Delete(backends);
+    cJSON_Delete(libraries);
     tv_engine_close(engine);
     free(dir);
     return EXIT_DONE;
@@ -98,7 +134,8 @@ const tv_command tv_command_info = {
     1,
     "[MODEL] [options]",
     "Opens the model and says what it is, where it would run and which attention backends exist there.\n"
-    "--plan prints every summation order that the reduction plan would choose.",
+    "--plan prints every summation order that the reduction plan would choose, and on a card, where a\n"
+    "prompt and steps of --batch sequences are run for it, the kernels that cuBLASLt and cuDNN choose.",
     "  tvgpu info MODEL --plan --reduction fixed\n",
     run,
 };

@@ -62,8 +62,12 @@ static tv_status work(tv_args *args, const char *dir, tv_err *err) {
                             .shape = {B, T, info.vocab_size},
                             .data = (const unsigned char *)logits};
         out.bytes = (size_t)B * (size_t)T * (size_t)info.vocab_size * sizeof *logits;
-        static const char *const none[] = {NULL};
-        s = tv_st_write(args->out, &out, 1, none, err);
+        cJSON *list = tv_session_libraries(session);
+        char *libraries = list ? tv_json_line(list) : NULL;
+        const char *metadata[] = {libraries ? "libraries" : NULL, libraries, NULL};
+        s = tv_st_write(args->out, &out, 1, metadata, err);
+        free(libraries);
+        cJSON_Delete(list);
         if (s == TV_OK)
             tv_note("wrote %s: logits f32 [%lld,%lld,%d], %s path, %s attention", args->out, (long long)B, (long long)T,
                     info.vocab_size, args->path, tv_session_backend(session));

@@ -322,6 +322,13 @@ static cJSON *provenance(const tv_dataset *data, const char *key) {
     return NULL;
 }
 
+void cli_add_libraries(cJSON *object, const tv_dataset *data) {
+    if (!data->libraries[0] && !data->libraries[1]) return;
+    cJSON *sides = cJSON_AddObjectToObject(object, "libraries");
+    for (int e = 0; e < 2; e++)
+        if (data->libraries[e]) cJSON_AddItemToObject(sides, e ? "b" : "a", cJSON_Duplicate(data->libraries[e], 1));
+}
+
 tv_status cli_report_make(const tv_args *args, const tv_dataset *data, const cJSON *timing, cJSON **out, tv_err *err) {
     tv_report_options options = {args->reads, (int)args->readout, args->serving_order, args->seed[0]};
     cJSON *body = NULL;
@@ -341,6 +348,7 @@ tv_status cli_report_make(const tv_args *args, const tv_dataset *data, const cJS
         else
             tv_json_add_null(report, keys[i], "the data do not say");
     }
+    cli_add_libraries(report, data);
     for (cJSON *item = body->child; item;) {
         cJSON *next = item->next;
         cJSON_AddItemToObject(report, item->string, cJSON_DetachItemViaPointer(body, item));

@@ -50,6 +50,8 @@ TV_NODISCARD tv_status cli_baseline_check(const tv_args *args, tv_err *err);
  * The caller deletes it. */
 TV_NODISCARD tv_status cli_report_make(const tv_args *args, const tv_dataset *data, const cJSON *timing, cJSON **report,
                                        tv_err *err);
+/* "libraries" {a, b}: what libraries chose for the sides' steps, where any took part (docs/formats.md). */
+void cli_add_libraries(cJSON *object, const tv_dataset *data);
 /* Prints it to stdout, as text or with --json as JSON. */
 void cli_report_print(const tv_args *args, const cJSON *report);
 /* The exit code under --fail-above, said on stderr. */

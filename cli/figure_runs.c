@@ -139,6 +139,7 @@ cJSON *figure_provenance(figures *f) {
             cJSON_DeleteItemFromObjectCaseSensitive(m, "prompt_offsets");
             cJSON_AddItemToObject(row, "run", m);
         }
+        cli_add_libraries(row, f->data[run]);
         cJSON_AddItemToArray(list, row);
     }
     if (f->extra) cJSON_AddItemToObject(o, "attribution", f->extra);

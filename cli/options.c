@@ -46,6 +46,8 @@ static const option table[] = {
      "attention kernel (default auto)"},
     {"batch", 0, "B", INT, 1, SERVING(batch), 0, 1 << 20, CMD_RUN, "Serving configuration",
      "most sequences running at once (default 0: all)"},
+    {"batch", 0, "B", INT, 1, SERVING(batch), 0, 1 << 20, CMD_INFO, "Serving configuration",
+     "with --plan, on a card: sequences of the steps that libraries choose for (default 1)"},
     {"pad-batch", 0, NULL, FLAG, 1, SERVING(pad_batch), 0, 0, CMD_RUN, "Serving configuration",
      "padding sequences complete the last batch"},
     {"order", 0, "fixed|shuffled", CHOICE, 1, SERVING(order), 0, 0, CMD_RUN, "Serving configuration",

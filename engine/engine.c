@@ -174,6 +174,20 @@ cJSON *tv_backends_json(const tv_engine *e) {
     return list;
 }
 
+cJSON *tv_libraries_of(const tv_engine *e, const tv_session *session) {
+    if (!e->ops->libraries) return NULL;
+    char *text = e->ops->libraries(e->dev, session);
+    cJSON *list = cJSON_CreateArray();
+    for (char *at = text, *end; (end = strchr(at, '\n')); at = end + 1) {
+        *end = 0;
+        cJSON_AddItemToArray(list, cJSON_CreateString(at));
+    }
+    free(text);
+    return list;
+}
+
+cJSON *tv_libraries_json(const tv_engine *e) { return tv_libraries_of(e, NULL); }
+
 char *tv_plan_text(const tv_engine *e, const tv_serving *serving) {
     enum { SIZE = 1 << 16 };
     const tv_config *c = &e->model->config;

@@ -14,4 +14,7 @@ struct tv_engine {
     int in_flight; /* steps that sessions opened from now on may have submitted and not collected; >= 1 */
 };
 
+/* tv_session_libraries; session NULL: of all sessions. */
+cJSON *tv_libraries_of(const tv_engine *engine, const tv_session *session);
+
 #endif

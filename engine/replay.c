@@ -62,6 +62,13 @@ tv_status tv_pass_trace(tv_session *s, tv_pass *p, char side, const char *set, c
     return TV_OK;
 }
 
+void tv_pass_finish(const tv_session *s, tv_trace *trace) {
+    tv_trace_clear_tails(trace);
+    cJSON *list = tv_session_libraries(s);
+    if (list) trace->libraries = tv_json_line(list);
+    cJSON_Delete(list);
+}
+
 tv_status tv_session_replay(tv_session *s, const tv_trace *set, char side, int64_t number, const tv_progress *progress,
                             tv_trace **out, tv_err *err) {
     tv_pass pass;
@@ -73,7 +80,7 @@ tv_status tv_session_replay(tv_session *s, const tv_trace *set, char side, int64
         tv_trace_close(trace);
         return status;
     }
-    tv_trace_clear_tails(trace);
+    tv_pass_finish(s, trace);
     *out = trace;
     return TV_OK;
 }

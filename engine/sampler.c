@@ -27,7 +27,7 @@ tv_status tv_session_sample(tv_session *s, const tv_job *job, char side, const t
         tv_trace_close(trace);
         return status;
     }
-    tv_trace_clear_tails(trace);
+    tv_pass_finish(s, trace);
     *out = trace;
     return TV_OK;
 }

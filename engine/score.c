@@ -177,7 +177,7 @@ tv_status tv_session_score_prefill(tv_session *s, const tv_trace *set, char side
         tv_trace_close(trace);
         return status;
     }
-    tv_trace_clear_tails(trace);
+    tv_pass_finish(s, trace);
     *out = trace;
     return TV_OK;
 }

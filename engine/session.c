@@ -228,6 +228,8 @@ void tv_session_close(tv_session *s) {
 
 const char *tv_session_backend(const tv_session *s) { return s->backend->name; }
 
+cJSON *tv_session_libraries(const tv_session *s) { return tv_libraries_of(s->engine, s); }
+
 void tv_session_profile(tv_session *s, int on) {
     s->profile = on;
     if (on) s->times = (tv_step_times){0};
@@ -435,8 +437,8 @@ tv_status tv_step_collect(tv_session *s, tv_err *err) {
     if (s->profile) {
         take_time(s, &s->times.copies);
         s->times.total += s->mark - s->start;
-        s->times.steps++, s->times.rows += s->io.M, s->times.logit_rows += s->io.n_logits;
     }
+    s->times.steps++, s->times.rows += s->io.M, s->times.logit_rows += s->io.n_logits;
     return TV_OK;
 }
 

@@ -159,6 +159,8 @@ tv_status tv_pass_bad(const tv_pass *pass, int64_t i, int64_t t, tv_err *err);
  * pointers set to its arrays. method: NULL, or said in the stored configuration. */
 TV_NODISCARD tv_status tv_pass_trace(tv_session *session, tv_pass *pass, char side, const char *set, const char *method,
                                      tv_trace **out, tv_err *err);
+/* After the pass: what lies behind the trajectories' ends, and what libraries chose up to here. */
+void tv_pass_finish(const tv_session *session, tv_trace *trace);
 /* The pass that replays set's trajectories, checked. */
 TV_NODISCARD tv_status tv_pass_from_set(const tv_session *session, const tv_trace *set, int64_t number, tv_pass *pass,
                                         tv_err *err);

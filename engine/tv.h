@@ -86,6 +86,9 @@ TV_NODISCARD tv_status tv_session_open(tv_engine *engine, const tv_serving *serv
 void tv_session_close(tv_session *session);
 /* Name of the attention backend in use ("flash"). */
 const char *tv_session_backend(const tv_session *session);
+/* The libraries that the session's steps so far were left to in part, and what they chose (kernels, algorithms): an array
+ * of strings for reports, which the caller deletes. NULL on devices without libraries (CPU). */
+cJSON *tv_session_libraries(const tv_session *session);
 /* Device bytes a session would take. */
 uint64_t tv_session_bytes(const tv_engine *engine, const tv_serving *serving, int64_t max_trajectories, int64_t max_positions);
 
@@ -154,15 +157,17 @@ typedef struct {
     double embed, norms, qkv, attention, attention_out, ffn, head; /* the layer loop; attention: rope, cache and attention */
     double logprobs, sample, copies, host;                         /* around it; host: schedule and records */
     double total;
-    int64_t steps, rows, logit_rows;
+    int64_t steps, rows, logit_rows; /* counted also while no times are taken */
 } tv_step_times;
-/* Starts (again from zero) or stops taking times. */
+/* Starts (again from zero) or stops taking times. While they are taken, steps run one at a time and none is recorded. */
 void tv_session_profile(tv_session *session, int on);
 const tv_step_times *tv_session_times(const tv_session *session);
 
 /* Backends and devices with "available" or the reason: for info and error messages. The caller deletes. */
 cJSON *tv_devices_json(void);
 cJSON *tv_backends_json(const tv_engine *engine);
+/* As tv_session_libraries, of all sessions of the engine so far. */
+cJSON *tv_libraries_json(const tv_engine *engine);
 /* The reduction plan of this model as text (info --plan); the caller frees. */
 char *tv_plan_text(const tv_engine *engine, const tv_serving *serving);
 

@@ -293,6 +293,19 @@ static void table_differences(FILE *f, const tv_view_differences *d) {
     fputs("</table></div>\n", f);
 }
 
+static void list_libraries(FILE *f, const cJSON *r) {
+    tv_view_library_list lists[2];
+    for (int i = 0, n = tv_view_libraries(r, lists); i < n; i++) {
+        fprintf(f, "<details><summary>What libraries chose, %s</summary><ul>\n", lists[i].who);
+        for (const cJSON *item = lists[i].list->child; item; item = item->next) {
+            fputs("<li>", f);
+            escape(f, cJSON_IsString(item) ? item->valuestring : "");
+            fputs("</li>\n", f);
+        }
+        fputs("</ul></details>\n", f);
+    }
+}
+
 static void table_tokens(FILE *f, const cJSON *r) {
     static const struct {
         const char *name, *path;
@@ -404,6 +417,7 @@ static void page(FILE *f, const cJSON *r) {
     fputs("</section>\n", f);
     section(f, &answers, TV_ANSWER_SWITCH);
     table_differences(f, &d);
+    list_libraries(f, r);
     fputs("</section>\n", f);
     section(f, &answers, TV_ANSWER_WHERE);
     if (!identical) {

@@ -116,6 +116,20 @@ static void differences(FILE *out, const tv_view_differences *d) {
     if (d->n > 12) fprintf(out, "%*sand %d more\n", INDENT, "", d->n - 12);
 }
 
+/* What libraries chose, as far as a terminal can bear it. */
+static void libraries(FILE *out, const cJSON *r) {
+    enum { MOST = 8 };
+    tv_view_library_list lists[2];
+    for (int i = 0, n = tv_view_libraries(r, lists); i < n; i++) {
+        const int length = cJSON_GetArraySize(lists[i].list);
+        fprintf(out, "%*slibraries of %s:\n", INDENT, "", lists[i].who);
+        const cJSON *item = lists[i].list->child;
+        for (int j = 0; j < MOST && item; j++, item = item->next)
+            if (cJSON_IsString(item)) line(out, item->valuestring);
+        if (length > MOST) fprintf(out, "%*sand %d more in report.json\n", INDENT, "", length - MOST);
+    }
+}
+
 /* TV (*) and mismatch share (x) against length. */
 static void curve(FILE *out, const cJSON *r) {
     const cJSON *list = tv_view_item(r, "per_length");
@@ -242,6 +256,7 @@ void tv_report_print(const cJSON *report, FILE *out) {
     noise(out, report);
     question(out, &answers, TV_ANSWER_SWITCH);
     differences(out, &d);
+    libraries(out, report);
     question(out, &answers, TV_ANSWER_WHERE);
     mismatches(out, report);
     if (!identical) {

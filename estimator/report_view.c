@@ -115,6 +115,18 @@ void tv_view_diff_free(tv_view_differences *d) {
     memset(d, 0, sizeof *d);
 }
 
+int tv_view_libraries(const cJSON *report, tv_view_library_list lists[2]) {
+    const cJSON *a = tv_view_item(report, "libraries.a"), *b = tv_view_item(report, "libraries.b");
+    int n = 0;
+    if (a && b && cJSON_Compare(a, b, 1)) {
+        lists[n++] = (tv_view_library_list){"both sides", a};
+    } else {
+        if (a) lists[n++] = (tv_view_library_list){"side a", a};
+        if (b) lists[n++] = (tv_view_library_list){"side b", b};
+    }
+    return n;
+}
+
 /* ---- answers ---- */
 
 static char *answer_identical(const cJSON *r) {

@@ -30,6 +30,14 @@ typedef struct {
 tv_view_differences tv_view_diff(const cJSON *report);
 void tv_view_diff_free(tv_view_differences *d);
 
+/* What libraries chose for the steps of a side, report["libraries"]["a"], when libraries took part on any side: "side
+ * a", "side b", or once "both sides" where they chose the same. Returns the number of lists, 0 to 2. */
+typedef struct {
+    const char *who;
+    const cJSON *list; /* of strings, in the report */
+} tv_view_library_list;
+int tv_view_libraries(const cJSON *report, tv_view_library_list lists[2]);
+
 /* The six answers, one to three sentences each, in the order in which people ask. Owned; tv_view_answers_free. */
 enum {
     TV_ANSWER_IDENTICAL,

@@ -30,8 +30,8 @@ static int cuda_supports(const tv_attn_limits *l, const char **why) {
     return !*why;
 }
 
-static const tv_attn_backend cuda_cudnn = {"cudnn", "cuda", TV_ATTN_BATCH_INVARIANT, cuda_cudnn_supports,
-                                           cuda_attn_cudnn};
+static const tv_attn_backend cuda_cudnn = {"cudnn", "cuda", TV_ATTN_BATCH_INVARIANT | TV_ATTN_GRAPH_SAFE,
+                                           cuda_cudnn_supports, cuda_backend_cudnn};
 static const tv_attn_backend cuda_flash = {"flash", "cuda", OURS, cuda_supports, cuda_backend_flash};
 static const tv_attn_backend cuda_math = {"math", "cuda", OURS, cuda_supports, cuda_backend_math};
 static const tv_attn_backend cuda_eager = {"eager", "cuda", OURS, cuda_supports, cuda_backend_eager};
@@ -77,14 +77,14 @@ tv_status tv_attn_choose(const tv_attn_limits *limits, const char *name, const t
         reason = why;
     }
 
-    char list[512] = "";
+    char list[640] = "";
     for (int i = 0; i < N_BACKENDS; i++) {
         if (strcmp(backends[i]->device, limits->device)) continue;
         const char *why = NULL;
         int can = tv_attn_supports(backends[i], limits, &why);
         size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s%s (%s)", used ? ", " : "", backends[i]->name,
-                 can ? "available" : why);
+        snprintf(list + used, sizeof list - used, "%s%s (%.120s%s)", used ? ", " : "", backends[i]->name,
+                 can ? "available" : why, !can && strlen(why) > 120 ? "..." : "");
     }
     if (!*list) snprintf(list, sizeof list, "none");
     int known = any;

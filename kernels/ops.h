@@ -203,6 +203,9 @@ typedef struct {
                             const tv_segment *device_segments, int n_segments, int *run, tv_err *err);
     tv_status (*step_end)(tv_dev *dev, tv_status status, tv_err *err);
     void (*steps_forget)(tv_dev *dev, const void *owner); /* before the owner's memory is freed */
+    /* The libraries that operations are left to, and what they chose for the steps of owner (NULL: for all so far): a line
+     * each; the caller frees. NULL: a device without libraries. */
+    char *(*libraries)(const tv_dev *dev, const void *owner);
     /* Packs n_parts row blocks (part p: [part_N[p],K] bf16 in host memory, any alignment) under one another into one matrix;
      * bias: [n_parts] pointers to [part_N[p]] bf16 host memory, or NULL. The device owns the result until matrix_free. */
     tv_status (*matrix_load)(tv_dev *dev, int n_parts, const void *const *parts, const int *part_N, const void *const *bias, int K,

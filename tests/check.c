@@ -105,7 +105,8 @@ const char *tv_golden(const char *name) {
     static char paths[4][4096];
     static int next;
     char *p = paths[next++ & 3];
-    snprintf(p, sizeof paths[0], "%s/tests/goldens/%s", TV_SOURCE_DIR, name);
+    const char *root = getenv("TV_TEST_SOURCE"); /* for executables that were built in another folder */
+    snprintf(p, sizeof paths[0], "%s/tests/goldens/%s", root ? root : TV_SOURCE_DIR, name);
     return p;
 }
 

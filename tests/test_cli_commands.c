@@ -365,9 +365,13 @@ static void synth(void) {
     cli_free(&r);
 }
 
-/* bench says which part it does not know, and prints the machine's limits as JSON, in a file too. */
+/* bench says which part it does not know, writes a checkpoint that the engine opens, and prints the machine's limits as JSON, in a file too. */
 static void bench(void) {
-    CLI(2, "choose limits, ops, engine or estimator", "tvgpu bench everything");
+    CLI(2, "choose limits, ops, engine, estimator or weights", "tvgpu bench everything");
+    CLI(2, "needs --out DIR", "tvgpu bench weights small");
+    CLI(2, "shape large: there are 0.6b", "tvgpu bench weights large -o w");
+    CLI(0, NULL, "tvgpu bench weights small -o w");
+    CLI(0, "Qwen3ForCausalLM, 5.", "tvgpu info w --device cpu");
     cli_result r = cli_run(NULL, "tvgpu bench limits --repetitions 1 --threads 1 --json -o limits.json -q");
     cJSON *json = printed(&r), *file = cli_json("limits.json");
     CHECK(cJSON_Compare(json, file, 1));

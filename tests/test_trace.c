@@ -38,6 +38,7 @@ static tv_trace *sample(uint64_t seed) {
     t->side = tv_xstrdup("b"), t->set = tv_xstrdup("a");
     t->pass = 12, t->temperature = 0.7, t->seed = 18446744073709551615u;
     t->config_json = tv_xstrdup("{\"backend\":\"math\",\"note\":\"\xc3\xa9 \\\"x\\\"\"}");
+    t->libraries = tv_xstrdup("[\"cuBLASLt 13.1.0\",\"N 4, K 8\"]");
     return t;
 }
 
@@ -58,6 +59,7 @@ static void check_equal(const tv_trace *x, const tv_trace *y) {
     CHECK_STR(x->side, y->side);
     CHECK_STR(x->set, y->set);
     CHECK_STR(x->config_json, y->config_json);
+    CHECK_STR(x->libraries, y->libraries);
     CHECK(x->pass == y->pass && x->temperature == y->temperature && x->seed == y->seed);
 }
 
@@ -113,6 +115,7 @@ static void test_sample_set_without_records(void) {
     CHECK_OK(tv_trace_open(path, &back, &err), &err);
     CHECK(back->k == 0 && !back->topk_ids && back->pass == -1 && back->P == 1);
     CHECK_STR(back->config_json, "{}");
+    CHECK(!back->libraries);
     CHECK(tv_trace_same(t, back, NULL, NULL));
     t->pass = 0;
     CHECK_FAILS(tv_trace_write(t, path, &err), TV_EFORMAT, &err, "without topk_ids");
@@ -171,6 +174,8 @@ SPOIL(sample_of_other, t->pass = -1)
 SPOIL(temperature_nan, t->temperature = NAN)
 SPOIL(temperature_low, t->temperature = -1)
 SPOIL(config_text, t->config_json[0] = '[')
+SPOIL(libraries_object, (free(t->libraries), t->libraries = tv_xstrdup("{\"a\":1}")))
+SPOIL(libraries_number, (free(t->libraries), t->libraries = tv_xstrdup("[\"a\",1]")))
 
 static void test_refuses_by_name_and_index(void) {
     refuse(lp_nan, "topk_logprobs[2,3,1] is nan");
@@ -204,6 +209,8 @@ static void test_refuses_by_name_and_index(void) {
     refuse(temperature_nan, "temperature is nan");
     refuse(temperature_low, "temperature is -1");
     refuse(config_text, "bad.safetensors");
+    refuse(libraries_object, "libraries is not a JSON array of strings");
+    refuse(libraries_number, "libraries is not a JSON array of strings");
 }
 
 /* What lies behind a trajectory's end is no record: leftovers of a ragged batch there do not make a file unreadable. */

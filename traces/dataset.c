@@ -46,7 +46,7 @@ void tv_dataset_close(tv_dataset *d) {
     free(o->kept);
     free(o);
     cJSON_Delete(d->manifest);
-    for (int e = 0; e < 2; e++) cJSON_Delete(d->config[e]);
+    for (int e = 0; e < 2; e++) cJSON_Delete(d->config[e]), cJSON_Delete(d->libraries[e]);
     free(d->source);
     free(d);
 }
@@ -352,6 +352,18 @@ static int whole_number(const cJSON *object, const char *key) {
     return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= 1e9 ? (int)item->valuedouble : 0;
 }
 
+/* What the last pass of side e says of libraries, which covers those before it in the same process; fresh, or NULL.
+ * Without passes (folded) the sample file stands in: the same steps, but for padding. */
+static cJSON *side_libraries(int e, const member *members, int64_t n) {
+    const char *text = NULL;
+    for (int samples = 0; samples < 2 && !text; samples++)
+        for (int64_t i = 0; i < n; i++)
+            if (members[i].trace->libraries &&
+                (samples ? members[i].scorer == SAMPLES && members[i].set == e : members[i].scorer == e))
+                text = members[i].trace->libraries;
+    return text ? cJSON_Parse(text) : NULL;
+}
+
 /* The folds of scorer e, which scored at the temperature that its own trajectories were drawn at. */
 static tv_status attach_folds(tv_dataset *d, const char *dir, int e, const int64_t *last_pass, const member *members,
                               int64_t n, const char **config, tv_err *err) {
@@ -392,6 +404,7 @@ static tv_status build(tv_dataset *d, member *members, int64_t n, const char *di
         if (d->folded.side[e]) TV_TRY(attach_folds(d, dir, e, last_pass[e], members, n, &made, err));
         TV_TRY(check_manifest(d, e, made, where, err));
         cJSON *config = d->config[e] = side_config(d, e, made);
+        d->libraries[e] = side_libraries(e, members, n);
         d->deterministic[e] = string_is(config, "order", "fixed") && string_is(config, "arrivals", "together") &&
                               (d->folded.side[e] ? d->folded.identical[e] : tv_dataset_reads_agree(d, e));
         top_k[e] = whole_number(config, "top_k");

@@ -46,6 +46,15 @@ static tv_status check_prompts(const tv_trace *t, int64_t n_prompt_ids, const ch
 
 static int is_side(const char *s) { return s && (strcmp(s, "a") == 0 || strcmp(s, "b") == 0); }
 
+static tv_status check_libraries(const char *text, const char *name, tv_err *err) {
+    cJSON *list;
+    TV_TRY(tv_json_parse(text, strlen(text), name, &list, err));
+    int strings = cJSON_IsArray(list);
+    for (const cJSON *item = strings ? list->child : NULL; item; item = item->next) strings &= cJSON_IsString(item);
+    cJSON_Delete(list);
+    return strings ? TV_OK : TV_FAIL(err, TV_EFORMAT, "%s: libraries is not a JSON array of strings", name);
+}
+
 static tv_status check(const tv_trace *t, int64_t n_prompt_ids, const char *name, tv_err *err) {
     if (!is_side(t->side))
         return TV_FAIL(err, TV_EFORMAT, "%s: side is \"%.40s\", neither \"a\" nor \"b\"", name, t->side ? t->side : "");
@@ -62,6 +71,7 @@ static tv_status check(const tv_trace *t, int64_t n_prompt_ids, const char *name
     int is_object = cJSON_IsObject(config);
     cJSON_Delete(config);
     if (!is_object) return TV_FAIL(err, TV_EFORMAT, "%s: configuration is not a JSON object", name);
+    if (t->libraries) TV_TRY(check_libraries(t->libraries, name, err));
     TV_TRY(tv_tokens_check(t->tokens, t->lengths, t->N, t->n, name, "tokens", "lengths", err));
     TV_TRY(tv_trajectories_check(t->trajectory, t->N, name, "trajectory", err));
     TV_TRY(check_prompts(t, n_prompt_ids, name, err));
@@ -159,6 +169,7 @@ static tv_status load(tv_trace *t, tv_err *err) {
     t->set = tv_xstrdup(text);
     TV_TRY(need_meta(f, "configuration", &text, err));
     t->config_json = tv_xstrdup(text);
+    if ((text = tv_st_meta(f, "libraries"))) t->libraries = tv_xstrdup(text);
     TV_TRY(meta_i64(f, "pass", &t->pass, err));
     TV_TRY(meta_i64(f, "k", &k, err));
     TV_TRY(meta_double(f, "temperature", &t->temperature, err));
@@ -229,6 +240,7 @@ void tv_trace_close(tv_trace *t) {
     free(t->side);
     free(t->set);
     free(t->config_json);
+    free(t->libraries);
     free(t);
 }
 
@@ -350,7 +362,8 @@ tv_status tv_trace_write(const tv_trace *t, const char *path, tv_err *err) {
     const char *metadata[] = {
         "format", FORMAT, "side",        t->side,     "set",  t->set, "pass",          pass,
         "k",      k,      "temperature", temperature, "seed", seed,   "configuration", checked.config_json,
-        NULL};
+        NULL,     NULL,   NULL};
+    if (t->libraries) metadata[16] = "libraries", metadata[17] = t->libraries;
     return tv_st_write(path, tensors, n, metadata, err);
 }
 

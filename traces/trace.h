@@ -30,7 +30,8 @@ typedef struct {
     double temperature;
     uint64_t seed;     /* sampling seed of the set */
     char *config_json; /* the serving configuration of side, as JSON text */
-    void *owner;       /* private */
+    char *libraries; /* what libraries chose for side's steps, a JSON array of strings as text; NULL: none took part */
+    void *owner;     /* private */
 } tv_trace;
 
 /* Maps and checks a trace file: format tag, metadata, dtypes, shapes, tokens and lengths, prompt offsets and indices,

@@ -1,36 +1,66 @@
-"""Decode speed of transformers on random weights of Qwen3-0.6B's shape, for bench/gpu_check.sh: a line for each batch."""
+"""transformers on a checkpoint that tvgpu reads too, for bench/gpu_check.sh: its logits against ours, and decode speed.
+
+    transformers_decode.py MODEL [--device cuda|cpu] [--logits FILE --ids "1 2 3"] [--batches 1,64,512] [--new 128]
+
+Prints a line "name|detail" each, then one line on the logits. Ends with 1 where they are not of the same model.
+"""
+import argparse
+import json
+import struct
 import sys
 import time
 
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoModelForCausalLM
 
-NEW = 128  # tokens of each sequence
+SAME = 0.05  # relative root mean square: bf16 rounding in other places makes less, another model some 1.4
 
-config = Qwen3Config(
-    vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
-    num_key_value_heads=8, head_dim=128, tie_word_embeddings=True, torch_dtype="bfloat16", eos_token_id=None,
-    pad_token_id=0, max_position_embeddings=4096,
-)
-torch.manual_seed(1)
-with torch.device("cuda"):
-    model = AutoModelForCausalLM.from_config(config, torch_dtype=torch.bfloat16).eval()
+parser = argparse.ArgumentParser()
+parser.add_argument("model")
+parser.add_argument("--device", default="cuda")
+parser.add_argument("--logits")
+parser.add_argument("--ids", default="")
+parser.add_argument("--batches", default="1,64,512")
+parser.add_argument("--new", type=int, default=128)
+options = parser.parse_args()
+model = AutoModelForCausalLM.from_pretrained(options.model, torch_dtype=torch.bfloat16).to(options.device).eval()
+model.generation_config.eos_token_id = None
+model.generation_config.pad_token_id = 0
+
+
+def synchronize():
+    if options.device == "cuda":
+        torch.cuda.synchronize()
 
 
 def decode(batch, new):
-    ids = torch.randint(0, config.vocab_size, (batch, 1), device="cuda")
-    torch.cuda.synchronize()
+    ids = torch.randint(0, model.config.vocab_size, (batch, 1), device=options.device)
+    synchronize()
     begin = time.perf_counter()
     model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new, do_sample=False)
-    torch.cuda.synchronize()
+    synchronize()
     return time.perf_counter() - begin
 
 
-said = []
+def logits_of(path):
+    """The tensor logits [1,T,V] f32 of a safetensors file that holds nothing else."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        tensor = header["logits"]
+        return torch.frombuffer(bytearray(file.read()), dtype=torch.float32).reshape(tensor["shape"])
+
+
 with torch.inference_mode():
-    for batch in (1, 64, 512):
-        decode(batch, 8)
-        seconds = decode(batch, NEW)
-        said.append(f"batch {batch}: {batch * NEW / seconds:.0f} tokens/s")
-        print(said[-1], file=sys.stderr)
-print(", ".join(said))
+    torch.manual_seed(1)
+    for batch in map(int, options.batches.split(",")):
+        decode(batch, 2)
+        print(f"transformers, batch {batch}|{batch * options.new / decode(batch, options.new):.0f} tokens/s", flush=True)
+    said, status = "no logits given", 0
+    if options.logits:
+        ids = torch.tensor([[int(i) for i in options.ids.split()]], device=options.device)
+        theirs, ours = model(ids).logits.float().cpu(), logits_of(options.logits)
+        off = ((ours - theirs).square().mean() / theirs.square().mean()).sqrt().item()
+        status = 0 if off <= SAME else 1
+        said = f"{'' if status == 0 else 'FAIL: '}its logits and ours are {off:.1e} apart (relative root mean square)"
+print(said)
+sys.exit(status)

@@ -8,10 +8,11 @@
 extern "C" {
 #endif
 
-/* Our own, as steps run them (steps.c) ... */
+/* As steps run them (steps.c) ... */
 tv_status cuda_backend_math(tv_dev *dev, const tv_attn_args *a, tv_err *err);
 tv_status cuda_backend_eager(tv_dev *dev, const tv_attn_args *a, tv_err *err);
 tv_status cuda_backend_flash(tv_dev *dev, const tv_attn_args *a, tv_err *err);
+tv_status cuda_backend_cudnn(tv_dev *dev, const tv_attn_args *a, tv_err *err);
 /* ... and their launchers. */
 tv_status cuda_attn_math(tv_dev *dev, const tv_attn_args *a, tv_err *err);
 tv_status cuda_attn_eager(tv_dev *dev, const tv_attn_args *a, tv_err *err);

@@ -184,23 +184,33 @@ typedef struct {
     tv_err *err;
 } graph;
 
+static void begin(graph *g, tv_err *err) {
+    g->n_all = g->n_operations = 0;
+    g->next_uid = UID_VIRTUAL, g->status = TV_OK, g->err = err;
+}
+
+static void end(graph *g) {
+    while (g->n_all) fn_cudnnBackendDestroyDescriptor(g->all[--g->n_all]);
+}
+
+/* Makes the call unless something has failed, and keeps its failure. */
+#define CHECKED(g, call, what)                                                                                         \
+    do {                                                                                                               \
+        cudnnStatus_t status_ = (g)->status == TV_OK ? (call) : CUDNN_STATUS_SUCCESS;                                  \
+        if (status_ != CUDNN_STATUS_SUCCESS) (g)->status = failed(status_, what, (g)->err);                            \
+    } while (0)
+
 static descriptor make(graph *g, cudnnBackendDescriptorType_t type, const char *what) {
     descriptor d = NULL;
+    CHECKED(g, fn_cudnnBackendCreateDescriptor(type, &d), what);
     if (g->status != TV_OK) return NULL;
     TV_ASSERT(g->n_all < MOST_DESCRIPTORS);
-    cudnnStatus_t s = fn_cudnnBackendCreateDescriptor(type, &d);
-    if (s != CUDNN_STATUS_SUCCESS) {
-        g->status = failed(s, what, g->err);
-        return NULL;
-    }
     return g->all[g->n_all++] = d;
 }
 
 static void set(graph *g, descriptor d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t n,
                 const void *value, const char *what) {
-    if (g->status != TV_OK) return;
-    cudnnStatus_t s = fn_cudnnBackendSetAttribute(d, name, type, n, value);
-    if (s != CUDNN_STATUS_SUCCESS) g->status = failed(s, what, g->err);
+    CHECKED(g, fn_cudnnBackendSetAttribute(d, name, type, n, value), what);
 }
 
 static void set_descriptor(graph *g, descriptor d, cudnnBackendAttributeName_t name, descriptor value,
@@ -208,11 +218,7 @@ static void set_descriptor(graph *g, descriptor d, cudnnBackendAttributeName_t n
     set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value, what);
 }
 
-static void finish(graph *g, descriptor d, const char *what) {
-    if (g->status != TV_OK) return;
-    cudnnStatus_t s = fn_cudnnBackendFinalize(d);
-    if (s != CUDNN_STATUS_SUCCESS) g->status = failed(s, what, g->err);
-}
+static void finish(graph *g, descriptor d, const char *what) { CHECKED(g, fn_cudnnBackendFinalize(d), what); }
 
 typedef enum { REAL, VIRTUAL, BY_VALUE } storage;
 
@@ -393,6 +399,7 @@ struct cudnn_plan {
     graph g;
     descriptor plan;
     int64_t workspace;
+    int recordable;
     char description[128];
 };
 
@@ -468,7 +475,7 @@ static descriptor plan_by_configuration(graph *g, descriptor whole, descriptor d
     return NULL;
 }
 
-/* Engine and kernel configuration of what was chosen. */
+/* Engine and kernel configuration of what was chosen, and whether the engine knows CUDA graphs. */
 static void describe(cudnn_plan *p, descriptor config) {
     graph *g = &p->g;
     int64_t engine = -1, value = -1, n = 0;
@@ -476,6 +483,13 @@ static void describe(cudnn_plan *p, descriptor config) {
     if (fn_cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &e) ==
         CUDNN_STATUS_SUCCESS)
         fn_cudnnBackendGetAttribute(e, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &n, &engine);
+    cudnnBackendBehaviorNote_t notes[CUDNN_BEHAVIOR_NOTE_TYPE_COUNT];
+    n = 0;
+    if (fn_cudnnBackendGetAttribute(e, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE,
+                                    CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &n, notes) != CUDNN_STATUS_SUCCESS)
+        n = 0;
+    for (int64_t i = 0; i < n && i < CUDNN_BEHAVIOR_NOTE_TYPE_COUNT; i++)
+        p->recordable |= notes[i] == CUDNN_BEHAVIOR_NOTE_SUPPORTS_CUDA_GRAPH_NATIVE_API;
     enum { MOST = 32 };
     descriptor knobs[MOST];
     for (int i = 0; i < MOST; i++) knobs[i] = make(g, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, "the configuration");
@@ -501,10 +515,10 @@ static tv_status refused(const cudnn_shape *s, tv_err *err) {
 }
 
 /* A plan with its graph alone. */
-static cudnn_plan *begin(const cudnn_shape *s, descriptor *whole, tv_err *err) {
+static cudnn_plan *plan_of(const cudnn_shape *s, descriptor *whole, tv_err *err) {
     TV_ASSERT(s->page > 0 && s->S % s->page == 0);
     cudnn_plan *p = tv_xcalloc(1, sizeof *p);
-    p->g.next_uid = UID_VIRTUAL, p->g.status = TV_OK, p->g.err = err;
+    begin(&p->g, err);
     *refusals = 0;
     *whole = build(&p->g, s);
     return p;
@@ -512,7 +526,7 @@ static cudnn_plan *begin(const cudnn_shape *s, descriptor *whole, tv_err *err) {
 
 tv_status cudnn_shape_supported(cudnn_lib *lib, const cudnn_shape *s, tv_err *err) {
     descriptor whole, found[MOST_CONFIGURATIONS];
-    cudnn_plan *p = begin(s, &whole, err);
+    cudnn_plan *p = plan_of(s, &whole, err);
     int n = 0;
     for (int i = 0; i < N_MODES && p->g.status == TV_OK && !n; i++)
         n = configurations(&p->g, whole, lib->device, modes[i], found);
@@ -524,19 +538,19 @@ tv_status cudnn_shape_supported(cudnn_lib *lib, const cudnn_shape *s, tv_err *er
 tv_status cudnn_plan_open(cudnn_lib *lib, const cudnn_shape *s, cudnn_plan **out, tv_err *err) {
     *out = NULL;
     descriptor whole, config = NULL;
-    cudnn_plan *p = begin(s, &whole, err);
+    cudnn_plan *p = plan_of(s, &whole, err);
     graph *g = &p->g;
     if (g->status == TV_OK)
         p->plan = s->config ? plan_by_configuration(g, whole, lib->device, s->config, &config)
                             : plan_by_heuristics(g, whole, lib->device, &config);
     if (g->status == TV_OK && !p->plan) g->status = refused(s, err);
     int64_t n = 0;
-    if (g->status == TV_OK &&
-        fn_cudnnBackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n,
-                                    &p->workspace) != CUDNN_STATUS_SUCCESS)
-        g->status = TV_FAIL(err, TV_EDEVICE, "cuDNN: a plan does not tell its workspace");
-    if (g->status != TV_OK) {
-        tv_status status = g->status;
+    CHECKED(g,
+            fn_cudnnBackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n,
+                                        &p->workspace),
+            "the plan's workspace");
+    const tv_status status = g->status;
+    if (status != TV_OK) {
         cudnn_plan_close(p);
         return status;
     }
@@ -547,7 +561,7 @@ tv_status cudnn_plan_open(cudnn_lib *lib, const cudnn_shape *s, cudnn_plan **out
 
 void cudnn_plan_close(cudnn_plan *p) {
     if (!p) return;
-    while (p->g.n_all) fn_cudnnBackendDestroyDescriptor(p->g.all[--p->g.n_all]);
+    end(&p->g);
     free(p);
 }
 
@@ -555,24 +569,23 @@ size_t cudnn_plan_workspace(const cudnn_plan *p) { return (size_t)p->workspace; 
 
 const char *cudnn_plan_describe(const cudnn_plan *p) { return p->description; }
 
+int cudnn_plan_recordable(const cudnn_plan *p) { return p->recordable; }
+
 tv_status cudnn_plan_run(cudnn_lib *lib, cudnn_plan *p, const cudnn_buffers *b, tv_err *err) {
     static const int64_t uids[N_POINTERS] = {UID_Q,         UID_K,        UID_V,         UID_O,       UID_SCALE,
                                              UID_MINUS_INF, UID_LENGTH_Q, UID_LENGTH_KV, UID_TABLE_K, UID_TABLE_V};
     float scale = b->scale, minus_inf = -INFINITY; /* by value: read in this call */
     const void *pointers[N_POINTERS] = {b->q,       b->k,        b->v,         b->o,          &scale,
                                         &minus_inf, b->length_q, b->length_kv, b->page_table, b->page_table};
-    descriptor pack;
-    CUDNN_TRY(fn_cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack), "a call");
-    cudnnStatus_t s =
-        fn_cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, N_POINTERS, uids);
-    if (s == CUDNN_STATUS_SUCCESS)
-        s = fn_cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, N_POINTERS,
-                                        pointers);
-    if (s == CUDNN_STATUS_SUCCESS)
-        s = fn_cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &b->workspace);
-    if (s == CUDNN_STATUS_SUCCESS) s = fn_cudnnBackendFinalize(pack);
-    if (s == CUDNN_STATUS_SUCCESS) s = fn_cudnnBackendExecute(lib->handle, p->plan, pack);
-    tv_status status = s == CUDNN_STATUS_SUCCESS ? TV_OK : failed(s, "attention", err);
-    fn_cudnnBackendDestroyDescriptor(pack);
-    return status;
+    static const char what[] = "attention";
+    graph g;
+    begin(&g, err);
+    descriptor pack = make(&g, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, what);
+    set(&g, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, N_POINTERS, uids, what);
+    set(&g, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, N_POINTERS, pointers, what);
+    set(&g, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &b->workspace, what);
+    finish(&g, pack, what);
+    CHECKED(&g, fn_cudnnBackendExecute(lib->handle, p->plan, pack), what);
+    end(&g);
+    return g.status;
 }

@@ -56,6 +56,8 @@ void cudnn_plan_close(cudnn_plan *plan);
 size_t cudnn_plan_workspace(const cudnn_plan *plan);
 /* "engine 1, configuration 35, workspace 266368 bytes"; valid while the plan is. */
 const char *cudnn_plan_describe(const cudnn_plan *plan);
+/* 1 when the engine knows CUDA graphs: once it has run, cudnn_plan_run may be captured. */
+int cudnn_plan_recordable(const cudnn_plan *plan);
 /* Puts the plan's kernels into the library's stream. */
 TV_NODISCARD tv_status cudnn_plan_run(cudnn_lib *lib, cudnn_plan *plan, const cudnn_buffers *buffers, tv_err *err);
 

@@ -35,6 +35,8 @@ size_t cudnn_plan_workspace(const cudnn_plan *plan) { return TV_ASSERT(!plan), 0
 
 const char *cudnn_plan_describe(const cudnn_plan *plan) { return TV_ASSERT(!plan), reason; }
 
+int cudnn_plan_recordable(const cudnn_plan *plan) { return TV_ASSERT(!plan), 0; }
+
 tv_status cudnn_plan_run(cudnn_lib *lib, cudnn_plan *plan, const cudnn_buffers *buffers, tv_err *err) {
     (void)lib, (void)plan, (void)buffers;
     return TV_FAIL(err, TV_EUNSUPPORTED, "attention backend cudnn %s", reason);

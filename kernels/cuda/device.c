@@ -52,6 +52,17 @@ static uint64_t memory_total(const tv_dev *dev) {
     return dev->info.free > reserve ? dev->info.free - reserve : 0;
 }
 
+static char *libraries(const tv_dev *dev, const void *owner) {
+    uint64_t owners = owner ? 0 : UINT64_MAX;
+    for (int i = 0; owner && i < CUDA_OWNERS; i++)
+        if (dev->owners[i] == owner) owners = UINT64_C(1) << i;
+    char *products = cuda_lt_text(dev, owners), *attention = cuda_cudnn_text(dev, owners);
+    char *text = tv_xprintf("%s%s", products, attention);
+    free(products);
+    free(attention);
+    return text;
+}
+
 static tv_status dev_alloc(tv_dev *dev, size_t bytes, void **p, tv_err *err) {
     tv_err own = {0};
     if (cuda_rt_alloc(bytes, p, &own) != TV_OK) {
@@ -223,6 +234,7 @@ const tv_ops tv_ops_cuda = {.name = "cuda",
                             .step_begin = cuda_step_begin,
                             .step_end = cuda_step_end,
                             .steps_forget = cuda_steps_forget,
+                            .libraries = libraries,
                             .matrix_load = matrix_load,
                             .matrix_free = matrix_free,
                             .moe_scratch_bytes = cuda_moe_scratch_bytes,

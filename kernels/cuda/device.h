@@ -16,6 +16,13 @@ enum { CUDA_SCRATCH_LINEAR, CUDA_SCRATCH_ATTENTION, CUDA_SCRATCH_LOGPROBS, CUDA_
 /* Bytes of each of the two pinned buffers that large uploads go through. */
 enum { CUDA_STAGE = 4 << 20 };
 
+/* Keys that recorded steps are sized for come in multiples of this. Larger: fewer graphs, more blocks that find nothing to
+ * do. */
+enum { CUDA_REACH = 256 };
+
+/* Owners of steps that what libraries choose is told apart for; further ones share the last place. */
+enum { CUDA_OWNERS = 64 };
+
 struct tv_dev {
     cuda_rt_info info;
     cuda_rt_stream *stream; /* everything runs here, in order */
@@ -42,6 +49,9 @@ struct tv_dev {
     int n_experts;
     struct cuda_steps *steps; /* steps.c */
     int reach;                /* inside a step that is or may be recorded: keys that launches are sized for; else 0 */
+    int unrecordable;         /* an operation of the step sets it: its launches cannot be captured */
+    const void *owners[CUDA_OWNERS];
+    uint64_t owner; /* of the step: one bit, its place above; choices of libraries collect those of their users */
     uint64_t generation;      /* counts the moves of memory that launches point to: scratch, segments; from 1 on */
     uint64_t graph_launches;  /* steps that ran as a graph */
     char description[160];
@@ -72,8 +82,10 @@ tv_status cuda_linear_round(tv_dev *dev, float *y, size_t count, tv_err *err);
  * lt_absent. */
 tv_status cuda_lt_open(tv_dev *dev, tv_err *err);
 void cuda_lt_close(tv_dev *dev);
-/* What computes each product seen so far, one a line; malloc'd. */
-char *cuda_lt_text(const tv_dev *dev);
+/* The library, and a line for each algorithm and the products seen so far that it computes: all, or those with a bit of
+ * owners; malloc'd. */
+char *cuda_lt_text(const tv_dev *dev, uint64_t owners);
+void cuda_lt_forget(tv_dev *dev, uint64_t owners);
 /* Height of the tiles for `copies` products of M rows and N outputs that run at once: the largest that keeps at least
  * a third of the multiprocessors busy. Speed alone depends on it. */
 int cuda_gemm_rows(const tv_dev *dev, int64_t M, int64_t N, int64_t copies);
@@ -87,8 +99,9 @@ tv_status cuda_logprobs(tv_dev *dev, const tv_logprobs_args *a, tv_err *err);
 tv_status cuda_sample(tv_dev *dev, const tv_sample_args *a, tv_err *err);
 tv_status cuda_carry(tv_dev *dev, const tv_carry_args *a, tv_err *err);
 void cuda_cudnn_close(tv_dev *dev);
-/* The plans made so far, one a line; malloc'd. */
-char *cuda_cudnn_text(const tv_dev *dev);
+/* The library and a line for each plan; or those with a bit of owners, and the library where there are such; malloc'd. */
+char *cuda_cudnn_text(const tv_dev *dev, uint64_t owners);
+void cuda_cudnn_forget(tv_dev *dev, uint64_t owners);
 /* Head size and alignment, after tv_check_attn. */
 TV_NODISCARD tv_status cuda_attn_check(const tv_attn_args *a, tv_err *err);
 /* Scratch that flash keeps for a cache of this shape, however its plans and lengths change; a single row with so many

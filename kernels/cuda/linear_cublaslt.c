@@ -41,7 +41,8 @@ typedef struct {
     size_t workspace;
     int32_t id, split_k;
     uint32_t tile, stages, reduction, custom;
-    char why[96]; /* where not usable */
+    char why[96];    /* where not usable */
+    uint64_t owners; /* bits of dev->owners: whose steps used it */
 } choice;
 
 struct cuda_lt {
@@ -201,7 +202,7 @@ static int *slot_of(struct cuda_lt *lt, const shape *s) {
     }
 }
 
-static tv_status choice_of(struct cuda_lt *lt, const shape *s, const tv_bf16 *bias, const choice **out, tv_err *err) {
+static tv_status choice_of(struct cuda_lt *lt, const shape *s, const tv_bf16 *bias, choice **out, tv_err *err) {
     int *slot = slot_of(lt, s);
     if (*slot < 0) {
         choice c = {.shape = *s};
@@ -231,10 +232,11 @@ static int takes(const tv_linear_args *a) {
 static tv_status lt_linear(tv_dev *dev, const tv_linear_args *a, int *done, tv_err *err) {
     struct cuda_lt *lt = dev->lt;
     const shape s = {a->fixed ? 0 : a->M, a->w->N, a->w->K, a->w->bias != NULL, a->y_f32};
-    const choice *c;
+    choice *c;
     *done = 0;
     if (!takes(a)) return TV_OK;
     TV_TRY(choice_of(lt, &s, a->w->bias, &c, err));
+    c->owners |= dev->owner;
     if (!c->usable) return TV_OK;
     problem p;
     TV_TRY(describe(lt, &s, a->M, a->w->bias, &p, err));
@@ -298,26 +300,72 @@ void cuda_lt_close(tv_dev *dev) {
     dev->lt = NULL, dev->library_linear = NULL;
 }
 
-char *cuda_lt_text(const tv_dev *dev) {
+void cuda_lt_forget(tv_dev *dev, uint64_t owners) {
+    for (int i = 0; dev->lt && i < dev->lt->n_choices; i++) dev->lt->choices[i].owners &= ~owners;
+}
+
+/* All that a line says but the rows. */
+static int compare_lines(const choice *a, const choice *b) {
+    const int64_t d[] = {a->shape.N - b->shape.N,
+                         a->shape.K - b->shape.K,
+                         a->shape.f32 - b->shape.f32,
+                         a->shape.bias - b->shape.bias,
+                         (a->shape.rows == 0) - (b->shape.rows == 0),
+                         b->usable - a->usable,
+                         (int64_t)a->id - b->id,
+                         (int64_t)a->tile - b->tile,
+                         (int64_t)a->stages - b->stages,
+                         (int64_t)a->split_k - b->split_k,
+                         (int64_t)a->reduction - b->reduction,
+                         (int64_t)a->custom - b->custom,
+                         (int64_t)a->workspace - (int64_t)b->workspace};
+    for (size_t i = 0; i < sizeof d / sizeof *d; i++)
+        if (d[i]) return d[i] < 0 ? -1 : 1;
+    return strcmp(a->why, b->why);
+}
+
+static int compare_choices(const void *x, const void *y) {
+    const choice *a = *(const choice *const *)x, *b = *(const choice *const *)y;
+    const int line = compare_lines(a, b);
+    return line ? line : a->shape.rows - b->shape.rows;
+}
+
+static char *append(char *text, char *more) {
+    char *longer = tv_xprintf("%s%s", text, more);
+    free(text);
+    free(more);
+    return longer;
+}
+
+char *cuda_lt_text(const tv_dev *dev, uint64_t owners) {
     const struct cuda_lt *lt = dev->lt;
     if (!lt) return tv_xprintf("cuBLASLt: %s; products by tvgpu's own kernels\n", dev->lt_absent);
     const size_t version = lt->api.GetVersion();
-    char *text = tv_xprintf("cuBLASLt %zu.%zu.%zu, %d choices\n", version / 10000, version / 100 % 100, version % 100,
-                            lt->n_choices);
-    for (int i = 0; i < lt->n_choices; i++) {
-        const choice *c = &lt->choices[i];
-        char rows[16] = "any", detail[128];
-        if (c->shape.rows) snprintf(rows, sizeof rows, "%d", c->shape.rows);
+    char *text = tv_xprintf("cuBLASLt %zu.%zu.%zu\n", version / 10000, version / 100 % 100, version % 100);
+    const choice **list = tv_xmalloc(((size_t)lt->n_choices + 1) * sizeof *list);
+    int n = 0;
+    for (int i = 0; i < lt->n_choices; i++)
+        if (owners == UINT64_MAX || lt->choices[i].owners & owners) list[n++] = &lt->choices[i];
+    qsort(list, (size_t)n, sizeof *list, compare_choices);
+    for (int i = 0; i < n;) {
+        const choice *c = list[i];
+        text = append(text, tv_xprintf("cuBLASLt, N %d, K %d, %s%s, M", c->shape.N, c->shape.K,
+                                       c->shape.f32 ? "f32" : "bf16", c->shape.bias ? " + bias" : ""));
+        if (!c->shape.rows) text = append(text, tv_xstrdup(" any")), i++;
+        while (c->shape.rows && i < n && !compare_lines(c, list[i])) { /* 1 3-8 512 */
+            const int from = list[i]->shape.rows;
+            int to = from;
+            for (i++; i < n && !compare_lines(c, list[i]) && list[i]->shape.rows == to + 1; i++) to++;
+            text = append(text, from == to ? tv_xprintf(" %d", from) : tv_xprintf(" %d-%d", from, to));
+        }
         if (c->usable)
-            snprintf(detail, sizeof detail,
-                     "algorithm %d tile %u stages %u split-K %d reduction %u custom %u workspace %zu", c->id, c->tile,
-                     c->stages, c->split_k, c->reduction, c->custom, c->workspace);
+            text =
+                append(text, tv_xprintf(": algorithm %d, tile %u, stages %u, split-K %d, reduction %u, custom %u, "
+                                        "workspace %zu\n",
+                                        c->id, c->tile, c->stages, c->split_k, c->reduction, c->custom, c->workspace));
         else
-            snprintf(detail, sizeof detail, "own kernel: %s", c->why);
-        char *longer = tv_xprintf("%s  M %s N %d K %d %s%s: %s\n", text, rows, c->shape.N, c->shape.K,
-                                  c->shape.f32 ? "f32" : "bf16", c->shape.bias ? " + bias" : "", detail);
-        free(text);
-        text = longer;
+            text = append(text, tv_xprintf(": own kernel: %s\n", c->why));
     }
+    free(list);
     return text;
 }

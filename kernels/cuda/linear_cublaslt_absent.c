@@ -12,6 +12,9 @@ tv_status cuda_lt_open(tv_dev *dev, tv_err *err) {
 
 void cuda_lt_close(tv_dev *dev) { (void)dev; }
 
-char *cuda_lt_text(const tv_dev *dev) {
+void cuda_lt_forget(tv_dev *dev, uint64_t owners) { (void)dev, (void)owners; }
+
+char *cuda_lt_text(const tv_dev *dev, uint64_t owners) {
+    (void)owners;
     return tv_xprintf("cuBLASLt: %s; products by tvgpu's own kernels\n", dev->lt_absent);
 }

@@ -2,21 +2,20 @@
  *
  * What a graph holds must not change from step to step. Inputs, segments and lengths are read from the card. What the
  * host decides from lengths (grids, scratch, runs of segments) is decided for an envelope: every segment as long as the
- * longest, rounded up to REACH keys. The summation order is none of that: it comes from the plan, which is part of the
- * key. So a graph gives the bits of launching each operation.
+ * longest, rounded up to CUDA_REACH keys. The summation order is none of that: it comes from the plan, which is part of
+ * the key. So a graph gives the bits of launching each operation.
  *
  * The first step of a key runs as usual, in the envelope, so that scratch grows to what it needs; the second is
- * captured; later ones replay. Where scratch has moved since, they begin anew. */
+ * captured; later ones replay. Where scratch has moved since, they begin anew. What a library takes its time for
+ * (cuDNN's plans) is made in the first; a step with an operation that says it cannot be captured runs as usual every
+ * time. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "kernels/cuda/device.h"
 
-enum {
-    REACH = 256, /* keys; larger: fewer graphs, more blocks that find nothing to do */
-    MOST = 64    /* graphs kept: each holds some hundred launches */
-};
+enum { MOST = 64 }; /* graphs kept: each holds some hundred launches */
 
 /* Compared as bytes: all 8-byte members. */
 typedef struct {
@@ -47,7 +46,24 @@ static void drop(struct cuda_steps *steps, recorded *r) {
     *r = steps->list[--steps->n];
 }
 
+/* The bit of an owner: its place, else a free one, else the last. */
+static uint64_t owner_bit(tv_dev *dev, const void *owner) {
+    int at = CUDA_OWNERS - 1;
+    for (int i = CUDA_OWNERS - 1; i >= 0; i--)
+        if (!dev->owners[i]) at = i;
+    for (int i = 0; i < CUDA_OWNERS; i++)
+        if (dev->owners[i] == owner) at = i;
+    dev->owners[at] = owner;
+    return UINT64_C(1) << at;
+}
+
 void cuda_steps_forget(tv_dev *dev, const void *owner) {
+    for (int i = 0; i < CUDA_OWNERS; i++)
+        if (dev->owners[i] == owner) {
+            dev->owners[i] = NULL;
+            cuda_lt_forget(dev, UINT64_C(1) << i);
+            cuda_cudnn_forget(dev, UINT64_C(1) << i);
+        }
     struct cuda_steps *steps = dev->steps;
     for (int i = steps ? steps->n - 1 : -1; i >= 0; i--)
         if (steps->list[i].id.owner == owner) drop(steps, &steps->list[i]);
@@ -84,13 +100,15 @@ tv_status cuda_step_begin(tv_dev *dev, const void *owner, const tv_step_key *key
     *run = 1;
     steps->current = NULL;
     dev->step_host = segments, dev->step_card = device_segments;
+    dev->owner = owner_bit(dev, owner);
+    dev->unrecordable = 0;
     for (int i = 0; i < n; i++) {
         decode &= segments[i].n_rows == 1;
         if (segments[i].pos + segments[i].n_rows > longest) longest = segments[i].pos + segments[i].n_rows;
     }
     if (!decode || !key) return TV_OK;
 
-    const identity id = {owner, *key, (longest + REACH - 1) / REACH * REACH};
+    const identity id = {owner, *key, (longest + CUDA_REACH - 1) / CUDA_REACH * CUDA_REACH};
     recorded *r = find(steps, &id);
     r->used = ++steps->clock;
     const int known = r->generation == dev->generation;
@@ -129,7 +147,7 @@ tv_status cuda_step_end(tv_dev *dev, tv_status status, tv_err *err) {
     dev->reach = 0;
     if (!r) return status;
     if (!steps->capturing) {
-        r->generation = dev->generation;
+        r->generation = dev->unrecordable ? 0 : dev->generation;
         return status;
     }
     steps->capturing = 0;
@@ -168,4 +186,7 @@ tv_status cuda_backend_eager(tv_dev *dev, const tv_attn_args *a, tv_err *err) {
 }
 tv_status cuda_backend_flash(tv_dev *dev, const tv_attn_args *a, tv_err *err) {
     return enveloped(dev, a, cuda_attn_flash, err);
+}
+tv_status cuda_backend_cudnn(tv_dev *dev, const tv_attn_args *a, tv_err *err) {
+    return enveloped(dev, a, cuda_attn_cudnn, err);
 }

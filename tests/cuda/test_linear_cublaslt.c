@@ -288,10 +288,39 @@ static void test_serving(void) {
     CHECK_INT(fake.wish_reduction, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     CHECK_INT(fake.checked, 0);
     CHECK_INT(fake.ran, 2 * 3 * MOST);
-    char *text = cuda_lt_text(dev);
-    CHECK(strstr(text, "210 choices") != NULL);
-    CHECK(strstr(text, "M 70 N 8 K 8 bf16 + bias: algorithm 5 tile 7 stages 7 split-K 4 reduction 2") != NULL);
-    free(text);
+    rig_close(dev);
+}
+
+/* Choices are told by product and algorithm, with the rows that each was chosen for; and of the steps of one user,
+ * those that it made. */
+static void test_text(void) {
+    tv_dev *dev = open_dev();
+    if (!dev) return;
+    static const int rows[] = {7, 5, 1, 6, 17, 64, 2};
+    tv_err err = {0};
+    float y[MOST * 16];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        offer(1, rows[i] > 16 ? &(algorithm){.id = 5, .split_k = 4, .reduction = 2} : &plain, (size_t[]){1 << 20});
+        dev->owner = rows[i] == 17 ? 1 : 2;
+        CHECK_OK(product(dev, rows[i], 16, 8, 0, 0, 0, 0, y, &err), &err);
+    }
+    CHECK_OK(product(dev, 3, 8, 8, 1, 0, 0, 0, y, &err), &err);
+    static const char split[] = "algorithm 5, tile 7, stages 7, split-K 4, reduction 2, custom 7, workspace 1048576\n",
+                      whole[] = "algorithm 66, tile 7, stages 7, split-K 1, reduction 0, custom 7, workspace 1048576\n";
+    char want[1024], *text = cuda_lt_text(dev, UINT64_MAX), *of_1 = cuda_lt_text(dev, 1);
+    CHECK(!strncmp(text, "cuBLASLt ", 9) && !strncmp(of_1, "cuBLASLt ", 9));
+    snprintf(want, sizeof want,
+             "cuBLASLt, N 8, K 8, bf16 + bias, M 3: %scuBLASLt, N 16, K 8, bf16, M 17 64: %scuBLASLt, N 16, K 8, bf16, "
+             "M 1-2 5-7: %s",
+             whole, split, whole);
+    CHECK_STR(strchr(text, '\n') + 1, want);
+    snprintf(want, sizeof want, "cuBLASLt, N 16, K 8, bf16, M 17: %s", split);
+    CHECK_STR(strchr(of_1, '\n') + 1, want);
+    free(text), free(of_1);
+    cuda_lt_forget(dev, 1);
+    of_1 = cuda_lt_text(dev, 1);
+    CHECK_STR(strchr(of_1, '\n') + 1, "");
+    free(of_1);
     rig_close(dev);
 }
 
@@ -330,8 +359,8 @@ static void test_own_kernels(void) {
     for (int M = 1; M <= MOST; M += 23) CHECK_OK(product(dev, M, 16, 8, 0, 0, 0, 1, y, &err), &err);
     CHECK_INT(fake.asked, 1);
     CHECK_INT(fake.ran, 0);
-    char *text = cuda_lt_text(dev);
-    CHECK(strstr(text, "M any N 16 K 8 bf16: own kernel: none of 1 algorithms runs every M without split-K") != NULL);
+    char *text = cuda_lt_text(dev, UINT64_MAX);
+    CHECK(strstr(text, "N 16, K 8, bf16, M any: own kernel: none of 1 algorithms runs every M without split-K"));
     free(text);
     CHECK_OK(product(dev, 3, 12, 8, 0, 0, 0, 1, y, &err), &err);
     CHECK_OK(product(dev, 3, 16, 12, 0, 0, 0, 0, y, &err), &err);
@@ -352,9 +381,7 @@ static void test_failure(void) {
     rig_close(dev);
 }
 
-static const tv_test tests[] = {{"descriptors", test_descriptors},
-                                {"serving", test_serving},
-                                {"fixed", test_fixed},
-                                {"own_kernels", test_own_kernels},
-                                {"failure", test_failure}};
+static const tv_test tests[] = {
+    {"descriptors", test_descriptors}, {"serving", test_serving}, {"text", test_text}, {"fixed", test_fixed},
+    {"own_kernels", test_own_kernels}, {"failure", test_failure}};
 TV_TEST_MAIN(tests)

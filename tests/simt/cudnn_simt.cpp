@@ -1,7 +1,9 @@
 // In place of cuDNN where the device is emulated: the same plans and buffers, worked off by a plain kernel in f32. What
-// it checks is everything around cuDNN: which rows, which lengths, which pages.
+// it checks is everything around cuDNN: which rows, which lengths, which pages, when plans are made.
+// SIMT_CUDNN_REFUSES=REASON: the engines take no shape. SIMT_CUDNN_UNRECORDABLE=1: they do not know CUDA graphs.
 #include "kernels/cuda/cudnn_graph.h"
 #include "kernels/cuda/dev.h"
+#include "tests/simt/runtime_simt.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,14 +58,23 @@ tv_status cudnn_lib_open(void *stream, const char *device, cudnn_lib **lib, tv_e
     return TV_OK;
 }
 void cudnn_lib_close(cudnn_lib *lib) { delete lib; }
+tv_status cudnn_shape_supported(cudnn_lib *lib, const cudnn_shape *shape, tv_err *err) {
+    (void)lib;
+    const char *reason = getenv("SIMT_CUDNN_REFUSES");
+    return reason ? TV_FAIL(err, TV_EUNSUPPORTED, "cuDNN has no plan for attention of b=%d, H=%d: engine 0: %s",
+                            shape->b, shape->H, reason)
+                  : TV_OK;
+}
 tv_status cudnn_plan_open(cudnn_lib *lib, const cudnn_shape *shape, cudnn_plan **plan, tv_err *err) {
-    (void)lib, (void)err;
+    TV_TRY(cudnn_shape_supported(lib, shape, err));
+    simt_no_capture("making a plan"); // it takes seconds, allocates and loads kernels
     *plan = new cudnn_plan{*shape, "stand-in"};
     return TV_OK;
 }
 void cudnn_plan_close(cudnn_plan *plan) { delete plan; }
 size_t cudnn_plan_workspace(const cudnn_plan *plan) { return (void)plan, 0; }
 const char *cudnn_plan_describe(const cudnn_plan *plan) { return plan->description; }
+int cudnn_plan_recordable(const cudnn_plan *plan) { return (void)plan, !getenv("SIMT_CUDNN_UNRECORDABLE"); }
 tv_status cudnn_plan_run(cudnn_lib *lib, cudnn_plan *plan, const cudnn_buffers *buffers, tv_err *err) {
     (void)err;
     const dim3 grid((unsigned)plan->shape.b, (unsigned)plan->shape.sq);

@@ -142,10 +142,10 @@ class Bench:
         with open(os.path.join(self.build, "CMakeCache.txt")) as file:
             cache = dict(re.match(r"([^:]+):\w+=(.*)", line).groups() for line in file if re.match(r"[^#/].*:\w+=", line))
         self.nvcc, self.compiler = cache.get("TV_NVCC", ""), cache["CMAKE_CXX_COMPILER"]
-        self.legs = [leg for leg in LEGS if os.path.isdir(f"{self.build}/CMakeFiles/{self.library(leg)}.dir")]
+        self.legs = [leg for leg in LEGS if os.path.isdir(f"{self.build}/CMakeFiles/{self.archive(leg)}.dir")]
 
     @staticmethod
-    def library(leg):
+    def archive(leg):
         return "tv_cuda_simt" if leg == "plain" else f"tv_cuda_{leg}"
 
     @staticmethod
@@ -154,7 +154,7 @@ class Bench:
 
     def compile(self, leg, source):
         """The emulated object of a source file, of the overlay where it is there."""
-        flags = variables(f"{self.build}/CMakeFiles/{self.library(leg)}.dir/flags.make")
+        flags = variables(f"{self.build}/CMakeFiles/{self.archive(leg)}.dir/flags.make")
         own = f"{self.overlay}/kernels/cuda/{source}"
         command = [self.compiler, *shlex.split(flags["CXX_DEFINES"]), "-I" + self.overlay, *shlex.split(flags["CXX_INCLUDES"]),
                    *shlex.split(flags["CXX_FLAGS"]), "-w", "-x", "c++", "-c", own if os.path.exists(own) else f"{ROOT}/kernels/cuda/{source}",

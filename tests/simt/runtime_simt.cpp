@@ -170,11 +170,6 @@ void add(cuda_rt_stream *stream, Op *op) {
     stream->queue.emplace_back(op);
 }
 
-void no_capture(const char *what) {
-    for (cuda_rt_stream *s : streams)
-        if (s->capture) die("%s inside a capture", what);
-}
-
 // Runs the queue to its end, or until event is reached.
 void drain(cuda_rt_stream *stream, const cuda_rt_event *event) {
     Unlock unlock;
@@ -210,7 +205,7 @@ tv_status cuda_rt_open(int gpu, cuda_rt_info *info, tv_err *err) {
 }
 
 tv_status cuda_rt_alloc(size_t bytes, void **p, tv_err *err) {
-    no_capture("an allocation");
+    simt_no_capture("an allocation");
     const size_t need = rounded(bytes ? bytes : 1);
     size_t at = RED_ZONE; // the first gap that holds it
     for (auto &b : blocks) {
@@ -239,7 +234,7 @@ tv_status cuda_rt_alloc(size_t bytes, void **p, tv_err *err) {
 
 void cuda_rt_free(void *p) {
     if (!p) return;
-    no_capture("freeing memory");
+    simt_no_capture("freeing memory");
     const size_t at = (size_t)((unsigned char *)p - card);
     if (!blocks.count(at)) die("freeing %p, which is no allocation", p);
     for (cuda_rt_stream *s : streams)
@@ -252,7 +247,7 @@ void cuda_rt_free(void *p) {
 }
 
 tv_status cuda_rt_host_alloc(size_t bytes, void **p, tv_err *err) {
-    no_capture("an allocation");
+    simt_no_capture("an allocation");
     *p = aligned_alloc(ALIGN, rounded(bytes ? bytes : 1));
     if (!*p) return TV_FAIL(err, TV_ENOMEM, "cuda: allocating pinned memory of the host: no memory left");
     memset(*p, 0xff, bytes);
@@ -263,7 +258,7 @@ tv_status cuda_rt_host_alloc(size_t bytes, void **p, tv_err *err) {
 
 void cuda_rt_host_free(void *p) {
     if (!p) return;
-    no_capture("freeing memory");
+    simt_no_capture("freeing memory");
     if (!pinned.erase((uintptr_t)p)) die("freeing %p, which is no pinned allocation", p);
     free(p);
 }
@@ -283,7 +278,7 @@ void cuda_rt_stream_close(cuda_rt_stream *stream) {
 
 tv_status cuda_rt_stream_sync(cuda_rt_stream *stream, tv_err *err) {
     (void)err;
-    no_capture("waiting");
+    simt_no_capture("waiting");
     waits++;
     drain(stream, nullptr);
     return TV_OK;
@@ -336,7 +331,7 @@ tv_status cuda_rt_event_record(cuda_rt_event *event, cuda_rt_stream *stream, tv_
 
 tv_status cuda_rt_event_sync(cuda_rt_event *event, tv_err *err) {
     (void)err;
-    no_capture("waiting");
+    simt_no_capture("waiting");
     waits++;
     if (event->stream) drain(event->stream, event);
     return TV_OK;
@@ -351,7 +346,7 @@ tv_status cuda_rt_event_elapsed(cuda_rt_event *from, cuda_rt_event *to, float *m
 
 tv_status cuda_rt_capture_begin(cuda_rt_stream *stream, tv_err *err) {
     (void)err;
-    no_capture("beginning a capture");
+    simt_no_capture("beginning a capture");
     stream->capture = std::make_shared<Ops>();
     return TV_OK;
 }
@@ -366,7 +361,7 @@ tv_status cuda_rt_capture_end(cuda_rt_stream *stream, cuda_rt_graph **graph, tv_
 
 tv_status cuda_rt_graph_launch(cuda_rt_graph *graph, cuda_rt_stream *stream, tv_err *err) {
     (void)err;
-    no_capture("launching a graph");
+    simt_no_capture("launching a graph");
     GraphOp *op = new GraphOp;
     op->ops = graph->ops;
     add(stream, op);
@@ -387,6 +382,11 @@ uint64_t simt_bank_conflicts(void) { return simt::g.stats.ldsm_conflicts; }
 uint64_t simt_allocations(void) { return allocations; }
 
 uint64_t simt_waits(void) { return waits; }
+
+void simt_no_capture(const char *what) {
+    for (cuda_rt_stream *s : streams)
+        if (s->capture) die("%s inside a capture", what);
+}
 
 int simt_same_graph(const cuda_rt_graph *a, const cuda_rt_graph *b) {
     if (a->ops->size() != b->ops->size()) return 0;

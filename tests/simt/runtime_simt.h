@@ -16,6 +16,8 @@ uint64_t simt_bank_conflicts(void);
 uint64_t simt_allocations(void);
 /* Waits of the host for a stream or an event since the program began. */
 uint64_t simt_waits(void);
+/* Dies inside a capture, naming what may not be done there. */
+void simt_no_capture(const char *what);
 /* 1 when both graphs do the same: kernels, grids, arguments, copies. */
 int simt_same_graph(const cuda_rt_graph *a, const cuda_rt_graph *b);
 

@@ -63,10 +63,10 @@ static void test_graphs_give_the_bits_of_launches(void) {
         const char *model, *backend;
         int fixed;
         tv_arrivals arrivals;
-    } cases[] = {{"qwen3-dense", "flash", 0, TV_ARRIVALS_TOGETHER},
-                 {"qwen3-dense", "math", 1, TV_ARRIVALS_STAGGERED},
-                 {"qwen2-dense", "flash", 1, TV_ARRIVALS_STAGGERED},
-                 {"qwen3-moe-mixed", "eager", 0, TV_ARRIVALS_TOGETHER}};
+    } cases[] = {
+        {"qwen3-dense", "flash", 0, TV_ARRIVALS_TOGETHER},  {"qwen3-dense", "math", 1, TV_ARRIVALS_STAGGERED},
+        {"qwen2-dense", "flash", 1, TV_ARRIVALS_STAGGERED}, {"qwen3-moe-mixed", "eager", 0, TV_ARRIVALS_TOGETHER},
+        {"qwen3-dense", "cudnn", 0, TV_ARRIVALS_STAGGERED}, {"qwen2-dense", "cudnn", 1, TV_ARRIVALS_TOGETHER}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         tv_trace *drawn[2], *again[2], *replayed[2];
         for (int no_graphs = 0; no_graphs < 2; no_graphs++) {
@@ -91,6 +91,44 @@ static void test_graphs_give_the_bits_of_launches(void) {
     }
 }
 
+/* A plan of cuDNN's whose engine does not know CUDA graphs: every step is launched, with the same bits, and the plan's
+ * line says so. */
+static void test_unrecordable_plans(void) {
+    tv_trace *drawn[2];
+    for (int recordable = 0; recordable < 2; recordable++) {
+        recordable ? unsetenv("SIMT_CUDNN_UNRECORDABLE") : setenv("SIMT_CUDNN_UNRECORDABLE", "1", 1);
+        tv_engine *e = open_engine("qwen3-dense", 0);
+        tv_serving serving = side("cudnn", 0);
+        tv_session *s = open_session(e, &serving, POSITIONS);
+        drawn[recordable] = sample(s);
+        CHECK(recordable ? e->dev->graph_launches > 10 : e->dev->graph_launches == 0);
+        CHECK((strstr(drawn[recordable]->libraries, "not recorded in graphs") == NULL) == recordable);
+        tv_session_close(s);
+        tv_engine_close(e);
+    }
+    check_same(drawn[0], drawn[1]);
+    tv_trace_close(drawn[0]), tv_trace_close(drawn[1]);
+}
+
+/* Traces name what libraries chose for their own session's steps, also when recordings ran; a session on the same card
+ * that left nothing to cuDNN does not name it. */
+static void test_traces_name_library_choices(void) {
+    tv_engine *e = open_engine("qwen3-dense", 0);
+    const tv_serving a = side("cudnn", 0), b = side("math", 0);
+    tv_session *s[2] = {open_session(e, &a, POSITIONS), open_session(e, &b, POSITIONS)};
+    tv_trace *t[2] = {sample(s[0]), sample(s[1])}, *replayed = NULL;
+    CHECK_OK(tv_session_replay(s[0], t[0], 'a', 0, NULL, &replayed, &err), &err);
+    for (int i = 0; i < 2; i++) {
+        const tv_trace *cudnn = i ? replayed : t[0];
+        CHECK(strstr(cudnn->libraries, "\"cuDNN, 4 sequences, 1 row, 256 keys: stand-in\"") != NULL);
+        CHECK(strstr(cudnn->libraries, "\"cuBLASLt: ") != NULL);
+    }
+    CHECK(strstr(t[1]->libraries, "cuDNN") == NULL && strstr(t[1]->libraries, "\"cuBLASLt: ") != NULL);
+    tv_trace_close(t[0]), tv_trace_close(t[1]), tv_trace_close(replayed);
+    tv_session_close(s[0]), tv_session_close(s[1]);
+    tv_engine_close(e);
+}
+
 static uint64_t seen[LENGTH];
 static int n_seen;
 static int count_allocations(void *user, int32_t id) {
@@ -103,8 +141,8 @@ static int count_allocations(void *user, int32_t id) {
  * length; and a second continuation allocates nothing at all. */
 static void test_steps_allocate_nothing(void) {
     for (int no_graphs = 0; no_graphs < 2; no_graphs++)
-        for (int b = 0; b < 3; b++) {
-            static const char *const backends[] = {"flash", "math", "eager"};
+        for (int b = 0; b < 4; b++) {
+            static const char *const backends[] = {"flash", "math", "eager", "cudnn"};
             tv_engine *e = open_engine("qwen3-moe-mixed", no_graphs);
             tv_serving serving = side(backends[b], 0);
             tv_session *s = open_session(e, &serving, POSITIONS);
@@ -143,8 +181,8 @@ static cuda_rt_graph *launches_at(tv_session *s, int pos, int reach) {
 /* What a graph holds does not depend on lengths within one reach: another capture gives the same launches. Without the
  * envelope it would not: then this test could not fail. */
 static void test_graphs_hold_no_lengths(void) {
-    static const char *const backends[] = {"flash", "math", "eager"};
-    for (int b = 0; b < 3; b++) {
+    static const char *const backends[] = {"flash", "math", "eager", "cudnn"};
+    for (int b = 0; b < 4; b++) {
         tv_engine *e = open_engine(b ? "qwen3-dense" : "qwen3-moe", 0);
         tv_serving serving = side(backends[b], 1);
         tv_session *s = open_session(e, &serving, 1000);
@@ -161,7 +199,7 @@ static void test_graphs_hold_no_lengths(void) {
         cuda_rt_graph *first = launches_at(s, 513, 768), *second = launches_at(s, 700, 768),
                       *beyond = launches_at(s, 800, 1024);
         CHECK(simt_same_graph(first, second));
-        CHECK(!simt_same_graph(first, beyond));
+        CHECK_INT(simt_same_graph(first, beyond), b == 3); /* cuDNN's extents do not follow lengths under fixed */
         cuda_rt_graph_close(first), cuda_rt_graph_close(second), cuda_rt_graph_close(beyond);
         tv_session_close(s);
         tv_engine_close(e);
@@ -244,6 +282,8 @@ static void test_results_come_with_the_wait(void) {
 }
 
 static const tv_test tests[] = {{"graphs_give_the_bits_of_launches", test_graphs_give_the_bits_of_launches},
+                                {"unrecordable_plans", test_unrecordable_plans},
+                                {"traces_name_library_choices", test_traces_name_library_choices},
                                 {"steps_allocate_nothing", test_steps_allocate_nothing},
                                 {"graphs_hold_no_lengths", test_graphs_hold_no_lengths},
                                 {"a_wait_a_block", test_a_wait_a_block},
