@@ -311,7 +311,7 @@ static void test_slots(void) {
         for (int t = 0; t < M; t++) tokens[t] = t;
         int twice;
         tv_slots_exp_portable(ids, lps, M * k, w);
-        CHECK_INT(tv_slots_realised_portable(tokens, ids, lps, M, k, 0, q, &twice), -1);
+        CHECK_INT(tv_slots_realised_portable(tokens, ids, lps, M, k, 0, w, q, &twice), -1);
         for (int x = 0; x < M * k; x++) CHECK_NEAR(w[x] / exp(lps[x]), ids[x] < 0 ? 0 : 1, 1e-14);
 #if defined(__x86_64__)
         if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
@@ -319,7 +319,7 @@ static void test_slots(void) {
             int twice_too;
             tv_slots_exp_avx2(ids, lps, M * k, v);
             CHECK_BYTES(v, w, sizeof(double) * (size_t)(M * k));
-            CHECK_INT(tv_slots_realised_avx2(tokens, ids, lps, M, k, 0, p, &twice_too), -1);
+            CHECK_INT(tv_slots_realised_avx2(tokens, ids, lps, M, k, 0, v, p, &twice_too), -1);
             CHECK_BYTES(p, q, sizeof q);
             CHECK_INT(twice_too, twice);
         }
@@ -334,7 +334,7 @@ static void test_slots(void) {
         double r[M];
         lps[0] = -900;
         for (int x = 1; x < M * k; x++) lps[x] = ids[x] < 0 ? NAN : lps[x];
-        CHECK_INT(tv_slots_realised(tokens, ids, lps, M, k, 0, r, &twice), -1);
+        CHECK_INT(tv_slots_realised(tokens, ids, lps, M, k, 0, v, r, &twice), -1);
         CHECK_BYTES(r + 1, q + 1, sizeof q - sizeof *q);
         CHECK(r[0] == 0);
     }
