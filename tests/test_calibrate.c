@@ -167,6 +167,29 @@ static void test_equal_reads(void) {
         }
 }
 
+/* Two reads lie on either side of their mean: correlation -1 in any order, its only pair counted; and the support of
+ * both reads is found, whichever of its sizes fills the table. */
+static void test_two_reads(void) {
+    noisy m;
+    tv_err err = {0};
+    tv_calibration c;
+    noisy_make(&m, 5, 4, 2, 0.02, 0);
+    for (int x = 0; x < 5 * 4; x++) m.ids[2 * x + 1] = 2; /* the second read names another token */
+    int32_t *other = tv_xmalloc(sizeof *other * 2 * 5 * 4);
+    for (int x = 0; x < 2 * 5 * 4; x++) other[x] = m.ids[x] ? 3 : 0;
+    m.id_list[1] = other;
+    if (CHECK_OK(tv_calibrate(&m.data, NULL, &c, &err), &err)) {
+        const tv_calibration_part *p = &c.part[1][0];
+        CHECK_NEAR(p->autocorrelation[0], -1, 1e-12);
+        CHECK_NEAR(p->autocorrelation_permuted, -1, 1e-12);
+        CHECK_INT(p->n_sizes, 2);
+        CHECK_INT(p->size_p99[0], 2);
+        CHECK_INT(p->size_p99[1], 3);
+    }
+    free(other);
+    noisy_free(&m);
+}
+
 /* One read: no noise can be known. A deterministic side: exactly 0 and no NaN. */
 static void test_degenerate(void) {
     noisy m;
@@ -333,6 +356,7 @@ static void histogram(void) {
 static const tv_test tests[] = {{"calibrate_goldens", test_goldens},
                                 {"calibrate_known_noise", test_known_noise},
                                 {"calibrate_equal_reads", test_equal_reads},
+                                {"calibrate_two_reads", test_two_reads},
                                 {"calibrate_degenerate", test_degenerate},
                                 {"histogram", histogram},
                                 {"moments", test_moments},
