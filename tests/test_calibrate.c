@@ -145,10 +145,10 @@ static void test_equal_reads(void) {
                 lps[turned][x * K + (j + turned) % K] = lp[j];
             }
     }
-    const int32_t *id_list[7];
-    const float *lp_list[7];
+    const int32_t *id_list[8];
+    const float *lp_list[8];
     for (int turning = 0; turning < 2; turning++)
-        for (int R = 2; R <= 7; R++) {
+        for (int R = 2; R <= 8; R++) {
             for (int r = 0; r < R; r++) id_list[r] = ids[turning * r % 2], lp_list[r] = lps[turning * r % 2];
             tv_dataset d = {.n = n, .temperature = 1};
             for (int s = 0; s < 2; s++) {
@@ -340,6 +340,7 @@ static void test_bf16_step(void) {
 static void histogram(void) {
     tv_histogram *h = tv_xcalloc(2, sizeof *h);
     CHECK(tv_histogram_quantile(h, 0.5) == 0);
+    CHECK(tv_histogram_value(-TV_HIST_LOW * TV_HIST_PER_OCTAVE) == 1 + 0x1p-7); /* the middle of [1, 1 + 1/64) */
     for (int i = 0; i < 3; i++) tv_histogram_add(h, 0), tv_histogram_add(h + 1, 0);
     tv_histogram_add(h, 1e-300), tv_histogram_add(h, 1e300);
     CHECK(h->bin[0] == 1 && h->bin[TV_HIST_BINS - 1] == 1 && h->count == 5);
@@ -350,6 +351,12 @@ static void histogram(void) {
     CHECK(h->count == 10 && h->zero == 6);
     CHECK(tv_histogram_quantile(h, 0.6) == 0);
     CHECK_NEAR(tv_histogram_quantile(h, 0.9), 2.5, 0.02);
+    /* Signed values: the lowest, -2, -2 (h) and 0, 0, 1, 4 (h + 1, which lies right behind the bins of h). */
+    memset(h, 0, 2 * sizeof *h);
+    tv_histogram_add(h, 1e300), tv_histogram_add(h, 2), tv_histogram_add(h, 2);
+    tv_histogram_add(h + 1, 0), tv_histogram_add(h + 1, 0), tv_histogram_add(h + 1, 1), tv_histogram_add(h + 1, 4);
+    const double want[] = {-tv_histogram_value(TV_HIST_BINS - 1), -2, -2, 0, 0, 1, 4};
+    for (int x = 0; x < 7; x++) CHECK_NEAR(tv_histogram_signed_quantile(h, h + 1, (x + 0.9) / 7), want[x], 0.05);
     free(h);
 }
 

@@ -321,13 +321,21 @@ static void test_end_ids(void) {
     tv_engine_close(e);
 }
 
-/* Temperature 0 is the argmax: certain, the rest without mass, and the empty slots say so. */
+/* Temperature 0 is the argmax: certain, the rest without mass, and the empty slots say so; cases M01: so are
+ * temperatures that f32 cannot hold or divide by. */
 static void test_temperature_zero(void) {
     tv_engine *e = engine_open(1);
     tv_serving serving = tv_serving_default();
     serving.temperature = 0;
     tv_job job = mixed_job(3);
     tv_trace *t = e ? sample(e, &serving, &job) : NULL;
+    static const double tiny[] = {1e-45, 1e-30};
+    for (int i = 0; t && i < 2; i++) {
+        serving.temperature = tiny[i];
+        tv_trace *same_thing = sample(e, &serving, &job);
+        CHECK(same(t, same_thing));
+        tv_trace_close(same_thing);
+    }
     int wrong = 0;
     for (int64_t at = 0; t && at < N * LENGTH; at++) {
         wrong += !(t->topk_logprobs[at * t->k] == 0 && t->token_logprobs[at] == 0 && t->token_rank[at] == 0);
