@@ -63,6 +63,10 @@ equivalent("calibrate.c", "for (int64_t r = 1; r < R && j.n_sizes < TV_CAL_SIZES
            "for (int64_t r = 1; r < R && j.n_sizes < TV_CAL_SIZES - 2; r *= 2) size_r[j.n_sizes++] = r;", "told apart by 4 million passes alone")
 equivalent("calibrate.c", "j.n_lags = (int)(R - 1 < TV_CAL_LAGS ? R - 1 : TV_CAL_LAGS);",
            "j.n_lags = (int)(R - 2 < TV_CAL_LAGS ? R - 1 : TV_CAL_LAGS);", "where R - 1 is TV_CAL_LAGS both branches say so")
+equivalent("onset.c", "if (p[x] > 0) u->sum[into][tv_union_at(u, ids[x], x)] += p[x] / (double)(to - from);",
+           "if (p[x] > 0) u->sum[into][tv_union_at(u, ids[x], x)] -= p[x] / (double)(to - from);", "all sums turn, and only magnitudes of differences are used")
+equivalent("vecmath.h", "tv_v4i biased = (tv_v4i)((((tv_v4u)k + 0x8000000000000000u) >> 52) | 0x4330000000000000u);",
+           "tv_v4i biased = (tv_v4i)((((tv_v4u)k - 0x8000000000000000u) >> 52) | 0x4330000000000000u);", "2^63 is its own negative in 64 bits")
 
 RULES = [
     ("sign", re.compile(r"(?<=[\w)\]]) \+ (?=[\w(\-])"), " - "),
