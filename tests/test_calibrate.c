@@ -235,6 +235,9 @@ static void test_moments(void) {
     CHECK_NEAR(tv_moments_variance(&all), m2 / 100, 1e-8);
     CHECK_NEAR(tv_moments_kurtosis(&all), 101 * m4 / (m2 * m2) - 3, 1e-6);
     CHECK(part[0].cost == 202 && all.cost == 202);
+    tv_sum sum = {0, 0}; /* what the large terms swallow is carried along */
+    tv_sum_add(&sum, 1), tv_sum_add(&sum, 1e100), tv_sum_add(&sum, 1), tv_sum_add(&sum, -1e100);
+    CHECK(tv_sum_value(&sum) == 2);
     tv_moments none = {0};
     CHECK(tv_moments_variance(&none) == 0 && tv_moments_kurtosis(&none) == 0);
 }

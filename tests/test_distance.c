@@ -469,6 +469,18 @@ static void test_lengths(void) {
         double *z = tv_xmalloc((size_t)N * sizeof *z);
         tv_distance_z(&d, s, d.R, z);
         for (int64_t i = 0; i < N; i++) CHECK(z[i] == e.set[s].prefix_z[i % 3 * N + i]);
+        /* The second half of the reads, over a length that no group of factors divides. */
+        double q[8 * 16];
+        for (int64_t i = 0; i < N; i++) {
+            CHECK_OK(tv_realised(&f.set, s, s, d.R, i, i + 1, (tv_readout){0, 0}, q, &err), &err);
+            double want = 0;
+            for (int64_t t = 0; t < cut[i]; t++) {
+                double mean = 0;
+                for (int64_t rho = d.h; rho < 2 * d.h; rho++) mean += q[rho * f.set.n + t] / (double)d.h;
+                want += log(mean);
+            }
+            CHECK_NEAR(d.set[s].half[s][1][i], want, TOL);
+        }
         free(z);
     }
     tv_distance_free(&d);
