@@ -117,7 +117,7 @@ double tv_row_record(const tv_dataset *data, int s, int e, int64_t read, int64_t
 static int64_t realised_chunk(const int32_t *tokens, const int32_t *ids, const float *lps, int64_t m, int64_t k,
                               tv_readout readout, double *w, double *q, int *twice) {
     if (readout.readout == 0 || readout.readout >= k)
-        return tv_slots_realised(tokens, ids, lps, m, k, readout.raw, q, twice);
+        return tv_slots_realised(tokens, ids, lps, m, k, readout.raw, w, q, twice);
     tv_slots_exp(ids, lps, m * k, w);
     for (int64_t t = 0; t < m; t++, ids += k, lps += k, w += k) {
         double mass = record_mass(ids, lps, k, readout, w);

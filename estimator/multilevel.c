@@ -230,12 +230,12 @@ double tv_median(double *x, int64_t n) {
 /* ---- Estimators from stored levels ----------------------------------------------------------------------------------
  */
 
-tv_estimate tv_algorithm1(const double *log_own, const double *log_other, int64_t N) {
+tv_costed_estimate tv_algorithm1(const double *log_own, const double *log_other, int64_t N) {
     double *x = tv_xmalloc((size_t)(N > 0 ? N : 1) * sizeof *x);
     for (int64_t i = 0; i < N; i++) x[i] = tv_likelihood_ratio(log_own[i], log_other[i]);
-    const tv_estimate out = {.estimate = tv_stats_mean(x, N),
-                             .se = N > 0 ? sqrt(tv_stats_variance(x, N) / (double)N) : 0,
-                             .cost = (double)N};
+    const tv_costed_estimate out = {.estimate = tv_stats_mean(x, N),
+                                    .se = N > 0 ? sqrt(tv_stats_variance(x, N) / (double)N) : 0,
+                                    .cost = (double)N};
     free(x);
     return out;
 }
@@ -253,7 +253,7 @@ static tv_status check_schedule(const tv_levels *levels, int64_t perm, int L, co
 }
 
 tv_status tv_multilevel_stored(const tv_levels *levels, int64_t perm, int L, const int *schedule, const int64_t *N_l,
-                               int nested, int antithetic, tv_estimate *out, tv_err *err) {
+                               int nested, int antithetic, tv_costed_estimate *out, tv_err *err) {
     TV_TRY(check_schedule(levels, perm, L, schedule, err));
     int64_t first = 0, need = 0;
     for (int l = 0; l < L; l++) {
@@ -265,7 +265,7 @@ tv_status tv_multilevel_stored(const tv_levels *levels, int64_t perm, int L, con
         return TV_FAIL(err, TV_EARG, "the schedule takes %lld trajectories and the set has %lld", (long long)need,
                        (long long)levels->N);
     double *y = tv_xmalloc((size_t)levels->N * sizeof *y), variance = 0;
-    *out = (tv_estimate){0};
+    *out = (tv_costed_estimate){0};
     for (int l = 0; l < L; l++) {
         tv_levels_increment(levels, perm, l ? schedule[l - 1] : -1, schedule[l], antithetic, y);
         out->estimate += tv_stats_mean(y + first, N_l[l]);
@@ -279,7 +279,7 @@ tv_status tv_multilevel_stored(const tv_levels *levels, int64_t perm, int L, con
 }
 
 tv_status tv_randomized_stored(const tv_levels *levels, int64_t perm, int L, const int *schedule, int antithetic,
-                               const double *p, uint64_t seed, tv_estimate *out, tv_err *err) {
+                               const double *p, uint64_t seed, tv_costed_estimate *out, tv_err *err) {
     TV_TRY(check_schedule(levels, perm, L, schedule, err));
     if (L < 2) return TV_FAIL(err, TV_EARG, "the randomized-level estimator needs at least two levels");
     const size_t N = (size_t)levels->N;
@@ -297,7 +297,7 @@ tv_status tv_randomized_stored(const tv_levels *levels, int64_t perm, int L, con
             return TV_FAIL(err, TV_EARG, "level %d has probability %g; each must be above 0", l, chance[l]);
         }
     }
-    *out = (tv_estimate){0};
+    *out = (tv_costed_estimate){0};
     double *x = tv_xmalloc(N * sizeof *x);
     for (size_t i = 0; i < N; i++) {
         double u = (double)tv_philox_uniform(seed, i, 0, TV_USE_PILOT) * total;

@@ -79,21 +79,21 @@ double tv_median(double *x, int64_t n);
 typedef struct {
     double estimate, se;
     double cost; /* trajectory-reads spent a side: sum N_l r_l */
-} tv_estimate;
+} tv_costed_estimate;
 
 /* Algorithm 1: mean of (1 - exp(other - own))_+ over trajectories of own. logs: [N]. */
-tv_estimate tv_algorithm1(const double *log_own, const double *log_other, int64_t N);
+tv_costed_estimate tv_algorithm1(const double *log_own, const double *log_other, int64_t N);
 /* Algorithm 3 on stored levels: schedule [L] indexes levels, N_l [L] trajectories a level. nested: level l uses
  * trajectories 0..N_l-1, else the next N_l ones. se treats levels as independent. Fails when the set has too few
  * trajectories. */
 TV_NODISCARD tv_status tv_multilevel_stored(const tv_levels *levels, int64_t perm, int L, const int *schedule,
-                                            const int64_t *N_l, int nested, int antithetic, tv_estimate *out,
+                                            const int64_t *N_l, int nested, int antithetic, tv_costed_estimate *out,
                                             tv_err *err);
 /* Randomized level: every trajectory pays Y_0 and one increment Y_l / p_l, l drawn with probability p_l, l >= 1:
  * unbiased for the schedule's top level. p is chosen proportional to sqrt(E Y_l^2 / r_l) from these trajectories when
  * NULL; draws are Philox(seed, trajectory). */
 TV_NODISCARD tv_status tv_randomized_stored(const tv_levels *levels, int64_t perm, int L, const int *schedule,
-                                            int antithetic, const double *p, uint64_t seed, tv_estimate *out,
+                                            int antithetic, const double *p, uint64_t seed, tv_costed_estimate *out,
                                             tv_err *err);
 
 /* ---- Estimators from an oracle --------------------------------------------------------------------------------------

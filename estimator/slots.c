@@ -12,6 +12,6 @@
 void tv_slots_exp(const int32_t *ids, const float *lps, int64_t k, double *w) { FASTEST(tv_slots_exp)(ids, lps, k, w); }
 
 int64_t tv_slots_realised(const int32_t *tokens, const int32_t *ids, const float *lps, int64_t m, int64_t k, int raw,
-                          double *q, int *twice) {
-    return FASTEST(tv_slots_realised)(tokens, ids, lps, m, k, raw, q, twice);
+                          double *w, double *q, int *twice) {
+    return FASTEST(tv_slots_realised)(tokens, ids, lps, m, k, raw, w, q, twice);
 }

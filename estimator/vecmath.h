@@ -4,8 +4,9 @@
  * Measured against 40-digit arithmetic (tests/test_hedged.c repeats it against libm): exp 7e-15, log 3 ulp, erfcx
  * 3e-15, all relative; far inside the 1e-9 that the hedged estimator owes.
  *
- * A file that includes this may define TV_VEC first, e.g. to __attribute__((target("avx2,fma"))), and then TV_FMA(a, b,
- * c) as the instruction for a b + c on tv_v4d. */
+ * A file that includes this may define TV_VEC first, e.g. to __attribute__((target("avx2,fma"))), and then the
+ * instructions TV_FMA(a, b, c) for a b + c on tv_v4d, TV_WIDEN(x) for tv_v4f to tv_v4d, and TV_WIDEN_BITS(x) for tv_v4w
+ * to tv_v4i, which compilers make of halves otherwise. */
 #ifndef TV_VECMATH_H
 #define TV_VECMATH_H
 
@@ -39,6 +40,21 @@ TV_VEC_FN tv_v4d vpick(tv_v4i mask, tv_v4d yes, tv_v4d no) {
 }
 TV_VEC_FN tv_v4d vkeep(tv_v4i mask, tv_v4d x) { return (tv_v4d)(mask & (tv_v4i)x); }
 TV_VEC_FN double vsum(tv_v4d x) { return (x[0] + x[2]) + (x[1] + x[3]); }
+
+TV_VEC_FN tv_v4d vwiden(tv_v4f x) {
+#ifdef TV_WIDEN
+    return TV_WIDEN(x);
+#else
+    return __builtin_convertvector(x, tv_v4d);
+#endif
+}
+TV_VEC_FN tv_v4i vwiden_bits(tv_v4w x) {
+#ifdef TV_WIDEN_BITS
+    return (tv_v4i)TV_WIDEN_BITS((__m128i)x);
+#else
+    return __builtin_convertvector(x, tv_v4i);
+#endif
+}
 
 /* a b + c, rounded once. */
 TV_VEC_FN tv_v4d vfma(tv_v4d a, tv_v4d b, tv_v4d c) {

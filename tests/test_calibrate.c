@@ -145,10 +145,10 @@ static void test_equal_reads(void) {
                 lps[turned][x * K + (j + turned) % K] = lp[j];
             }
     }
-    const int32_t *id_list[7];
-    const float *lp_list[7];
+    const int32_t *id_list[8];
+    const float *lp_list[8];
     for (int turning = 0; turning < 2; turning++)
-        for (int R = 2; R <= 7; R++) {
+        for (int R = 2; R <= 8; R++) {
             for (int r = 0; r < R; r++) id_list[r] = ids[turning * r % 2], lp_list[r] = lps[turning * r % 2];
             tv_dataset d = {.n = n, .temperature = 1};
             for (int s = 0; s < 2; s++) {
@@ -165,6 +165,29 @@ static void test_equal_reads(void) {
             CHECK(p->width_variance == 0 && p->width_median == 0 && p->deviation_max == 0 && p->kurtosis == 0);
             CHECK(p->autocorrelation[0] == 0 && p->drift == 0 && isnan(p->drift_z));
         }
+}
+
+/* Two reads lie on either side of their mean: correlation -1 in any order, its only pair counted; and the support of
+ * both reads is found, whichever of its sizes fills the table. */
+static void test_two_reads(void) {
+    noisy m;
+    tv_err err = {0};
+    tv_calibration c;
+    noisy_make(&m, 5, 4, 2, 0.02, 0);
+    for (int x = 0; x < 5 * 4; x++) m.ids[2 * x + 1] = 2; /* the second read names another token */
+    int32_t *other = tv_xmalloc(sizeof *other * 2 * 5 * 4);
+    for (int x = 0; x < 2 * 5 * 4; x++) other[x] = m.ids[x] ? 3 : 0;
+    m.id_list[1] = other;
+    if (CHECK_OK(tv_calibrate(&m.data, NULL, &c, &err), &err)) {
+        const tv_calibration_part *p = &c.part[1][0];
+        CHECK_NEAR(p->autocorrelation[0], -1, 1e-12);
+        CHECK_NEAR(p->autocorrelation_permuted, -1, 1e-12);
+        CHECK_INT(p->n_sizes, 2);
+        CHECK_INT(p->size_p99[0], 2);
+        CHECK_INT(p->size_p99[1], 3);
+    }
+    free(other);
+    noisy_free(&m);
 }
 
 /* One read: no noise can be known. A deterministic side: exactly 0 and no NaN. */
@@ -212,6 +235,9 @@ static void test_moments(void) {
     CHECK_NEAR(tv_moments_variance(&all), m2 / 100, 1e-8);
     CHECK_NEAR(tv_moments_kurtosis(&all), 101 * m4 / (m2 * m2) - 3, 1e-6);
     CHECK(part[0].cost == 202 && all.cost == 202);
+    tv_sum sum = {0, 0}; /* what the large terms swallow is carried along */
+    tv_sum_add(&sum, 1), tv_sum_add(&sum, 1e100), tv_sum_add(&sum, 1), tv_sum_add(&sum, -1e100);
+    CHECK(tv_sum_value(&sum) == 2);
     tv_moments none = {0};
     CHECK(tv_moments_variance(&none) == 0 && tv_moments_kurtosis(&none) == 0);
 }
@@ -317,6 +343,7 @@ static void test_bf16_step(void) {
 static void histogram(void) {
     tv_histogram *h = tv_xcalloc(2, sizeof *h);
     CHECK(tv_histogram_quantile(h, 0.5) == 0);
+    CHECK(tv_histogram_value(-TV_HIST_LOW * TV_HIST_PER_OCTAVE) == 1 + 0x1p-7); /* the middle of [1, 1 + 1/64) */
     for (int i = 0; i < 3; i++) tv_histogram_add(h, 0), tv_histogram_add(h + 1, 0);
     tv_histogram_add(h, 1e-300), tv_histogram_add(h, 1e300);
     CHECK(h->bin[0] == 1 && h->bin[TV_HIST_BINS - 1] == 1 && h->count == 5);
@@ -327,12 +354,19 @@ static void histogram(void) {
     CHECK(h->count == 10 && h->zero == 6);
     CHECK(tv_histogram_quantile(h, 0.6) == 0);
     CHECK_NEAR(tv_histogram_quantile(h, 0.9), 2.5, 0.02);
+    /* Signed values: the lowest, -2, -2 (h) and 0, 0, 1, 4 (h + 1, which lies right behind the bins of h). */
+    memset(h, 0, 2 * sizeof *h);
+    tv_histogram_add(h, 1e300), tv_histogram_add(h, 2), tv_histogram_add(h, 2);
+    tv_histogram_add(h + 1, 0), tv_histogram_add(h + 1, 0), tv_histogram_add(h + 1, 1), tv_histogram_add(h + 1, 4);
+    const double want[] = {-tv_histogram_value(TV_HIST_BINS - 1), -2, -2, 0, 0, 1, 4};
+    for (int x = 0; x < 7; x++) CHECK_NEAR(tv_histogram_signed_quantile(h, h + 1, (x + 0.9) / 7), want[x], 0.05);
     free(h);
 }
 
 static const tv_test tests[] = {{"calibrate_goldens", test_goldens},
                                 {"calibrate_known_noise", test_known_noise},
                                 {"calibrate_equal_reads", test_equal_reads},
+                                {"calibrate_two_reads", test_two_reads},
                                 {"calibrate_degenerate", test_degenerate},
                                 {"histogram", histogram},
                                 {"moments", test_moments},

@@ -12,6 +12,7 @@
 enum { n = 6, K = 4, COUNT_A = 3, COUNT_B = 5 };
 
 static int swapped; /* the sides' configurations change places */
+static double temperature_of[2] = {0.7, 0.7};
 static const char *const DETERMINISTIC =
     "{\"backend\":\"math\",\"order\":\"fixed\",\"arrivals\":\"together\",\"top_k\":20}";
 static const char *const SHUFFLED =
@@ -38,7 +39,7 @@ static tv_trace *make(int side, int set, int64_t pass) {
     m.lengths[1] = 4;
     tv_trace_clear_tails(t);
     t->side = tv_xstrdup(side == TV_A ? "a" : "b"), t->set = tv_xstrdup(set == TV_A ? "a" : "b");
-    t->pass = pass, t->temperature = 0.7, t->seed = (uint64_t)set;
+    t->pass = pass, t->temperature = temperature_of[side], t->seed = (uint64_t)set;
     t->config_json = tv_xstrdup((side == TV_A) != swapped ? SHUFFLED : DETERMINISTIC);
     return t;
 }
@@ -246,8 +247,13 @@ CHANGE(configuration, (free(t->config_json),
                            "{\"backend\":\"eager\",\"order\":\"shuffled\",\"arrivals\":\"together\",\"top_k\":20}")))
 
 static void test_what_must_not_meet(void) {
-    changed(temperature, "temperature is 0.69999999999999996 in ");
+    changed(temperature, "temperature is 0.69999999999999996 in "); /* cases X09 */
     changed(temperature, "and 1 in ");
+    temperature_of[TV_A] = 0.6, temperature_of[TV_B] = 1; /* cases L03: side a against side b */
+    const char *dir = write_run();
+    refused(dir, TV_EFORMAT, "temperature is 0.59999999999999998 in ");
+    refused(dir, TV_EFORMAT, "and 1 in ");
+    temperature_of[TV_A] = temperature_of[TV_B] = 0.7;
     changed(seed, "seed is 1 in ");
     changed(token, "token 1 of trajectory 12 is ");
     changed(token, "and 444 in ");

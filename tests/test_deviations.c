@@ -33,7 +33,11 @@ static void moments(void) {
         CHECK_INT(sum, d.values);
         CHECK_NEAR(sqrt(square / sum), cal.part[0][s].width_variance, 1e-3);
     }
-    tv_deviations d = {.bins = BINS, .range = 1, .count = count};
+    /* What lies outside the range is counted in the bins at its ends. */
+    tv_deviations d = {.bins = 3, .range = 1e-9, .count = count};
+    CHECK_OK(tv_deviations_run(data, 0, 0, R, (tv_readout){0}, &d, &err), &err);
+    CHECK(count[0] > d.values / 4 && count[2] > d.values / 4 && count[0] + count[1] + count[2] == d.values);
+    d = (tv_deviations){.bins = BINS, .range = 1, .count = count};
     CHECK_FAILS(tv_deviations_run(data, 0, 0, 1, (tv_readout){0}, &d, &err), TV_EARG, &err, "two reads");
     tv_chain_record_free(data);
     tv_chain_free(&chain);

@@ -311,7 +311,7 @@ static void test_slots(void) {
         for (int t = 0; t < M; t++) tokens[t] = t;
         int twice;
         tv_slots_exp_portable(ids, lps, M * k, w);
-        CHECK_INT(tv_slots_realised_portable(tokens, ids, lps, M, k, 0, q, &twice), -1);
+        CHECK_INT(tv_slots_realised_portable(tokens, ids, lps, M, k, 0, w, q, &twice), -1);
         for (int x = 0; x < M * k; x++) CHECK_NEAR(w[x] / exp(lps[x]), ids[x] < 0 ? 0 : 1, 1e-14);
 #if defined(__x86_64__)
         if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
@@ -319,7 +319,7 @@ static void test_slots(void) {
             int twice_too;
             tv_slots_exp_avx2(ids, lps, M * k, v);
             CHECK_BYTES(v, w, sizeof(double) * (size_t)(M * k));
-            CHECK_INT(tv_slots_realised_avx2(tokens, ids, lps, M, k, 0, p, &twice_too), -1);
+            CHECK_INT(tv_slots_realised_avx2(tokens, ids, lps, M, k, 0, v, p, &twice_too), -1);
             CHECK_BYTES(p, q, sizeof q);
             CHECK_INT(twice_too, twice);
         }
@@ -334,25 +334,26 @@ static void test_slots(void) {
         double r[M];
         lps[0] = -900;
         for (int x = 1; x < M * k; x++) lps[x] = ids[x] < 0 ? NAN : lps[x];
-        CHECK_INT(tv_slots_realised(tokens, ids, lps, M, k, 0, r, &twice), -1);
+        CHECK_INT(tv_slots_realised(tokens, ids, lps, M, k, 0, v, r, &twice), -1);
         CHECK_BYTES(r + 1, q + 1, sizeof q - sizeof *q);
         CHECK(r[0] == 0);
     }
 }
 
-/* L04: one distribution, of which side a stores four slots and side b the two most likely. On the readout that both
- * have it is no distance at all; on all that is stored each token differs by the mass of the two. */
+/* L04: one distribution, of which side a stores the whole vocabulary of 50 and side b the 20 most likely tokens. On the
+ * readout that both have it is no distance at all; on all that is stored each token differs by the mass of the 20. */
 static void test_unequal_slots(void) {
-    enum { N = 3, n = 5 };
-    static const double P[4] = {0.5, 0.3, 0.15, 0.05};
-    int32_t tokens[N * n], ids[2][N * n * 4];
-    float lps[2][N * n * 4];
+    enum { N = 3, n = 5, V = 50, K = 20 };
+    static const int64_t slots[2] = {V, K};
+    int32_t tokens[N * n], ids[2][N * n * V];
+    float lps[2][N * n * V];
+    const double all = (1 - pow(0.9, V)) / (1 - 0.9), common = (1 - pow(0.9, K)) / (1 - pow(0.9, V));
     for (int x = 0; x < N * n; x++) {
         tokens[x] = x % 2;
         for (int side = 0; side < 2; side++)
-            for (int j = 0; j < (side ? 2 : 4); j++) {
-                ids[side][x * (side ? 2 : 4) + j] = j;
-                lps[side][x * (side ? 2 : 4) + j] = (float)log(P[j]);
+            for (int j = 0; j < slots[side]; j++) {
+                ids[side][x * slots[side] + j] = j;
+                lps[side][x * slots[side] + j] = (float)log(pow(0.9, j) / all);
             }
     }
     tv_dataset data = {.n = n, .temperature = 1};
@@ -361,29 +362,30 @@ static void test_unequal_slots(void) {
     for (int s = 0; s < 2; s++) {
         data.set[s].N = N, data.set[s].tokens = tokens;
         for (int e = 0; e < 2; e++)
-            data.set[s].reads[e] = 1, data.set[s].k[e] = e ? 2 : 4, data.set[s].ids[e] = &id_list[e],
+            data.set[s].reads[e] = 1, data.set[s].k[e] = slots[e], data.set[s].ids[e] = &id_list[e],
             data.set[s].lps[e] = &lp_list[e];
     }
     tv_distance d;
     tv_err err = {0};
-    for (int readout = 0; readout <= 2; readout += 2) {
+    for (int readout = 0; readout <= K; readout += K) {
         const tv_distance_options o = {.readout = {readout, 0}};
         if (!CHECK_OK(tv_distance_run(&data, &o, &d, &err), &err)) return;
         const tv_plugin p = tv_plugin_at(&d, 1);
         if (readout)
             CHECK(p.tv_sym == 0 && p.mismatch_sym == 0);
         else
-            CHECK_NEAR(p.tv_sym, tanh(-n * log(0.8) / 2), 1e-6); /* log-probabilities are float32 */
+            CHECK_NEAR(p.tv_sym, tanh(-n * log(common) / 2), 1e-6); /* log-probabilities are float32 */
         tv_distance_free(&d);
     }
-    data.top_k = 2; /* what the sets were sampled from is the common readout */
-    CHECK_INT(tv_readout_choose(&data, 0).readout, 2);
+    data.top_k = K; /* what the sets were sampled from is the common readout */
+    CHECK_INT(tv_readout_choose(&data, 0).readout, K);
 }
 
 /* Long log-ratios, dead halves and both-dead: the documented values, never NaN. */
 static void test_functionals(void) {
     CHECK_NEAR(tv_z(-3, -3), 0, 0);
-    CHECK_NEAR(tv_z(-800, -1), 1, 0);
+    CHECK(tv_z(-800, 0) == 1 && tv_z(0, -800) == 1 && tv_z(-INFINITY, 0) == 1 &&
+          tv_z(0, -INFINITY) == 1); /* cases X03 */
     CHECK(tv_z(-INFINITY, -1) == 1 && tv_z(-INFINITY, -INFINITY) == 1);
     CHECK_NEAR(tv_likelihood_ratio(-1, -900), 1, 0);
     CHECK_NEAR(tv_likelihood_ratio(-900, -1), 0, 0);
@@ -467,6 +469,18 @@ static void test_lengths(void) {
         double *z = tv_xmalloc((size_t)N * sizeof *z);
         tv_distance_z(&d, s, d.R, z);
         for (int64_t i = 0; i < N; i++) CHECK(z[i] == e.set[s].prefix_z[i % 3 * N + i]);
+        /* The second half of the reads, over a length that no group of factors divides. */
+        double q[8 * 16];
+        for (int64_t i = 0; i < N; i++) {
+            CHECK_OK(tv_realised(&f.set, s, s, d.R, i, i + 1, (tv_readout){0, 0}, q, &err), &err);
+            double want = 0;
+            for (int64_t t = 0; t < cut[i]; t++) {
+                double mean = 0;
+                for (int64_t rho = d.h; rho < 2 * d.h; rho++) mean += q[rho * f.set.n + t] / (double)d.h;
+                want += log(mean);
+            }
+            CHECK_NEAR(d.set[s].half[s][1][i], want, TOL);
+        }
         free(z);
     }
     tv_distance_free(&d);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <omp.h>
 
+#include "kernels/philox.h"
 #include "tests/check.h"
 
 static void test_two_arms(void) {
@@ -77,6 +78,41 @@ static void test_bootstrap(void) {
     CHECK_NEAR(hi[0], e.estimate + 1.96 * e.se, 0.004);
 }
 
+/* Every replicate by hand, trajectories and clusters, and percentiles that fall between two of them. */
+static void test_bootstrap_by_hand(void) {
+    enum { B = 50, SEED = 3 };
+    static const double x[2][3] = {{0.1, 0.7, 0.4}, {0.9, 0.2}};
+    static const int32_t cluster[2][3] = {{0, 0, 1}, {1, 2}};
+    static const int64_t N[2] = {3, 2};
+    for (int clustered = 0; clustered < 2; clustered++) {
+        tv_arms arms = {{x[0], x[1]}, {N[0], N[1]}, {NULL, NULL}};
+        double values[B], lo, hi;
+        tv_err err = {0};
+        for (int s = 0; s < 2 && clustered; s++) arms.cluster[s] = cluster[s];
+        for (uint64_t b = 0; b < B; b++) {
+            double total[2] = {0, 0}, n[2] = {0, 0};
+            for (int d = 0; d < (clustered ? 3 : 5); d++) {
+                const int s = d >= 3, count = clustered ? 3 : (int)N[s];
+                const tv_philox4 r = tv_philox(SEED, b, (uint64_t)TV_USE_BOOTSTRAP << 56 | (uint64_t)d);
+                const int drawn = (int)((uint64_t)r.v[0] * (uint64_t)count >> 32);
+                for (int a = 0; a < 2; a++)
+                    for (int i = 0; i < N[a]; i++)
+                        if (clustered ? cluster[a][i] == drawn : a == s && i == drawn) total[a] += x[a][i], n[a]++;
+            }
+            values[b] = !n[0] ? total[1] / n[1] : !n[1] ? total[0] / n[0] : (total[0] / n[0] + total[1] / n[1]) / 2;
+        }
+        for (int i = 0; i < B; i++)
+            for (int j = i + 1; j < B; j++)
+                if (values[j] < values[i]) {
+                    const double swap = values[i];
+                    values[i] = values[j], values[j] = swap;
+                }
+        CHECK_OK(tv_arms_bootstrap(&arms, SEED, B, &lo, &hi, &err), &err);
+        CHECK_NEAR(lo, values[1] + 0.225 * (values[2] - values[1]), 1e-12); /* 0.025 of 49 is 1.225 */
+        CHECK_NEAR(hi, values[47] + 0.775 * (values[48] - values[47]), 1e-12);
+    }
+}
+
 static void test_coverage(void) {
     enum { RUNS = 2000, N = 60 };
     tv_rng rng = {5};
@@ -120,6 +156,7 @@ static const tv_test tests[] = {{"interval_two_arms", test_two_arms},
                                 {"interval_one_trajectory", test_one_trajectory},
                                 {"interval_clusters", test_clusters},
                                 {"interval_bootstrap", test_bootstrap},
+                                {"interval_bootstrap_by_hand", test_bootstrap_by_hand},
                                 {"interval_coverage", test_coverage},
                                 {"interval_t_quantile", test_t_quantile},
                                 {"interval_clip_and_verdict", test_clip_and_verdict}};

@@ -80,7 +80,7 @@ static void check_golden(const char *name) {
                     increment_moments(&lv, l ? at[l - 1] : -1, at[l], 0, &V[l], &unused);
                 }
                 for (int nested = 0; nested < 2; nested++) {
-                    tv_estimate e;
+                    tv_costed_estimate e;
                     snprintf(path, sizeof path, "%s_%s", side, nested ? "nested" : "disjoint");
                     if (!CHECK_OK(tv_multilevel_stored(&lv, 0, L, at, N, nested, 0, &e, &err), &err)) continue;
                     CHECK_NEAR(e.estimate, fixture_at(fixture_at(mlmc, path), "est")->valuedouble, 1e-12);
@@ -211,7 +211,7 @@ static void multilevel_theory(void) {
 /* Algorithm 1's summand and mean by hand, dead sides included. */
 static void multilevel_algorithm1(void) {
     const double own[] = {-1, -2, -INFINITY, -3}, other[] = {-2, -1, -1, -INFINITY};
-    const tv_estimate e = tv_algorithm1(own, other, 4);
+    const tv_costed_estimate e = tv_algorithm1(own, other, 4);
     const double x[] = {1 - exp(-1), 0, 0, 1};
     double mean = 0, square = 0;
     for (int i = 0; i < 4; i++) mean += x[i] / 4;
@@ -298,7 +298,7 @@ static void multilevel_randomized(void) {
             for (int l = 0; l < 4; l++) increment_moments(&lv, l - 1, l, anti, &unused, &mean), want += mean;
             const int draws = 4000;
             for (int d = 0; d < draws; d++) {
-                tv_estimate e;
+                tv_costed_estimate e;
                 CHECK_OK(tv_randomized_stored(&lv, 0, 4, schedule, anti, NULL, (uint64_t)d, &e, &err), &err);
                 sum += e.estimate, square += e.estimate * e.estimate, cost += e.cost;
             }
@@ -306,7 +306,7 @@ static void multilevel_randomized(void) {
             CHECK(fabs(average - want) < 4 * se);
             CHECK(cost / draws >= 2.0 * (double)lv.N && cost / draws <= 8.0 * (double)lv.N);
         }
-        tv_estimate e;
+        tv_costed_estimate e;
         CHECK_FAILS(tv_randomized_stored(&lv, 0, 1, schedule, 0, NULL, 0, &e, &err), TV_EARG, &err, "two levels");
         CHECK_FAILS(tv_randomized_stored(&lv, 0, 3, schedule, 0, (double[]){0, 1, 0}, 0, &e, &err), TV_EARG, &err,
                     "above 0");
@@ -328,7 +328,7 @@ static void multilevel_bad_input(void) {
                 &err, "wants 3 reads");
     CHECK_FAILS(tv_levels_run(&f.set, 0, &(tv_levels_options){.n_levels = 99}, &lv, &err), TV_EARG, &err, "99 levels");
     if (CHECK_OK(tv_levels_run(&f.set, 0, &(tv_levels_options){0}, &lv, &err), &err)) {
-        tv_estimate e;
+        tv_costed_estimate e;
         CHECK_FAILS(tv_multilevel_stored(&lv, 0, 2, (int[]){0, 1}, (int64_t[]){3, 2}, 0, 0, &e, &err), TV_EARG, &err,
                     "takes 5 trajectories and the set has 4");
         CHECK_FAILS(tv_multilevel_stored(&lv, 0, 2, (int[]){1, 0}, (int64_t[]){1, 1}, 0, 0, &e, &err), TV_EARG, &err,

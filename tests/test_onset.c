@@ -48,5 +48,29 @@ static void nowhere(void) {
     tv_chain_free(&chain);
 }
 
-static const tv_test tests[] = {{"last_position", last_position}, {"nowhere", nowhere}};
+/* Sides and sets may store different numbers of slots: room is made for the most. Side a over set a is uniform over 40
+ * tokens, all else is a fair coin between two of them. */
+static void unequal_slots(void) {
+    enum { V = 40 };
+    int32_t tokens[1] = {0}, ids[V];
+    float wide[V], coin[2] = {logf(0.5f), logf(0.5f)};
+    for (int j = 0; j < V; j++) ids[j] = j, wide[j] = logf(1.0f / V);
+    const int32_t *id_list[1] = {ids};
+    const float *wide_list[1] = {wide}, *coin_list[1] = {coin};
+    tv_dataset data = {.n = 1, .temperature = 1, .deterministic = {1, 1}};
+    for (int s = 0; s < 2; s++)
+        data.set[s] = (tv_set){.N = 1,
+                               .tokens = tokens,
+                               .reads = {1, 1},
+                               .k = {s ? 2 : V, 2},
+                               .ids = {id_list, id_list},
+                               .lps = {s ? coin_list : wide_list, coin_list}};
+    const tv_onset o = onset(&data, 2);
+    CHECK_INT(o.first, 0);
+    CHECK_NEAR(o.tv, 0.5 * (1 - 2.0 / V), 1e-6);
+    CHECK_NEAR(o.floor, 0, 0);
+}
+
+static const tv_test tests[] = {
+    {"last_position", last_position}, {"nowhere", nowhere}, {"unequal_slots", unequal_slots}};
 TV_TEST_MAIN(tests)

@@ -8,6 +8,7 @@
 #include "estimator/agreement.h"
 #include "estimator/hedged.h"
 #include "estimator/report_view.h"
+#include "estimator/synthetic.h"
 #include "tests/check.h"
 #include "tests/estimator_fixture.h"
 
@@ -283,6 +284,10 @@ static void test_compare(void) {
     int64_t differing, of;
     CHECK(tv_sides_compare(&d, &differing, &of));
     CHECK_INT(of, 6);
+    d.deterministic[0] = d.deterministic[1] = 1; /* two reads are usable, the one pair that is stored counts once */
+    CHECK(tv_sides_compare(&d, &differing, &of));
+    CHECK_INT(of, 6);
+    d.deterministic[0] = d.deterministic[1] = 0;
     for (int s = 0; s < 2; s++) d.set[s].ids[1] = c, d.set[s].lps[1] = lc;
     CHECK(!tv_sides_compare(&d, &differing, &of));
     CHECK_INT(differing, 2);
@@ -409,6 +414,21 @@ static void test_degenerate(void) {
     free(printed(r));
     cJSON_Delete(r);
 
+    small_make(&m, 6); /* cases X05: eight reads, the same in every bit */
+    const int32_t *eight_ids[2][8];
+    const float *eight_lps[2][8];
+    for (int e = 0; e < 2; e++)
+        for (int rho = 0; rho < 8; rho++) eight_ids[e][rho] = m.ids[e], eight_lps[e][rho] = m.lps[e];
+    for (int s = 0; s < 2; s++)
+        for (int e = 0; e < 2; e++)
+            m.data.set[s].reads[e] = 8, m.data.set[s].ids[e] = eight_ids[e], m.data.set[s].lps[e] = eight_lps[e];
+    r = build(&m.data, (tv_report_options){0});
+    CHECK(cJSON_IsTrue(tv_view_item(r, "deterministic.a")) && cJSON_IsTrue(tv_view_item(r, "deterministic.b")));
+    CHECK(number(r, "floor.a.estimate") == 0 && number(r, "floor.b.estimate") == 0 && number(r, "floor.a.se") == 0);
+    CHECK(number(r, "sigma.a.union_chi2") == 0 && number(r, "sigma.b.realized") == 0);
+    free(printed(r));
+    cJSON_Delete(r);
+
     small_make(&m, 6);
     int32_t ends[6] = {2, 0, 1, 2, 1, 2}; /* a trajectory that ended at once */
     for (int s = 0; s < 2; s++) m.data.set[s].lengths = ends;
@@ -448,7 +468,6 @@ static void test_unfaithful(void) {
     fixture_close(&f);
 }
 
-/* Trajectories of several prompts are clustered; copies of one prompt's trajectories do not narrow the bar. */
 /* Passes whose noise hangs together along a trajectory (as neighbours in a batch make it) look like a distance to every
  * estimator that takes positions to be independent. The sides here share one true distribution, a fair coin at every
  * position: each side's distance to itself shows what is left, and the interval, at least that wide, must hold 0. */
@@ -504,6 +523,54 @@ static void test_shared_noise_widens(void) {
     cJSON_Delete(r);
 }
 
+/* cases X08: four sequences of 1000 tokens, two prompts and each of their sequences stored twice, are two
+ * observations: not four, and not four thousand. */
+static void test_duplicated_prompts(void) {
+    enum { N = 4, n = 1000, R = 2 };
+    tv_err err = {0};
+    tv_chain chain;
+    tv_dataset *data;
+    const tv_markov_options pair = {.n = n, .contexts = 8, .topics = 2, .k = 8, .delta = 0.03, .seed = 2};
+    if (!CHECK_OK(tv_chain_markov(&pair, &chain, &err), &err)) return;
+    if (!CHECK_OK(tv_chain_record(&chain, &(tv_oracle){TV_ORACLE_HEAVY, 0.02, 1}, 0, N, R, &data, &err), &err)) return;
+    static int32_t prompt[N] = {0, 0, 1, 1};
+    double se[2], z[2][N];
+    for (int s = 0; s < 2; s++) {
+        const tv_set *set = &data->set[s];
+        for (int i = 0; i < N; i += 2) {
+            memcpy((int32_t *)set->tokens + (i + 1) * n, set->tokens + i * n, n * sizeof *set->tokens);
+            for (int e = 0; e < 2; e++)
+                for (int rho = 0; rho < R; rho++) {
+                    const int64_t row = n * set->k[e];
+                    memcpy((int32_t *)set->ids[e][rho] + (i + 1) * row, set->ids[e][rho] + i * row, (size_t)row * 4);
+                    memcpy((float *)set->lps[e][rho] + (i + 1) * row, set->lps[e][rho] + i * row, (size_t)row * 4);
+                }
+        }
+    }
+    for (int clustered = 0; clustered < 2; clustered++) {
+        for (int s = 0; s < 2; s++) data->set[s].prompt_index = clustered ? prompt : NULL;
+        cJSON *r = build(data, (tv_report_options){0});
+        if (!r) return;
+        se[clustered] = number(r, "estimators.plugin.se");
+        if (clustered) CHECK_INT(number(r, "tv.clusters"), 2);
+        cJSON_Delete(r);
+    }
+    /* Taken as four: the variance of x, x, y, y over 4. As two prompts, whose sequences of both sets belong together.
+     */
+    tv_distance d;
+    if (!CHECK_OK(tv_distance_run(data, &(tv_distance_options){.reads = R}, &d, &err), &err)) return;
+    for (int s = 0; s < 2; s++) tv_distance_z(&d, s, R, z[s]);
+    tv_distance_free(&d);
+    const double a = 0.5 * (z[0][0] - z[0][2]), b = 0.5 * (z[1][0] - z[1][2]);
+    CHECK_NEAR(se[0], 0.5 * sqrt((a * a + b * b) / 3), 1e-12);
+    CHECK_NEAR(se[1], 0.5 * fabs(a + b), 1e-12);
+    CHECK(se[1] > 1.5 * se[0]);
+    for (int s = 0; s < 2; s++) data->set[s].prompt_index = NULL;
+    tv_chain_record_free(data);
+    tv_chain_free(&chain);
+}
+
+/* Trajectories of several prompts are clustered; copies of one prompt's trajectories do not narrow the bar. */
 static void test_clusters(void) {
     fixture f;
     if (!fixture_open(&f, "g2_basic", NULL, "pi", "mu")) return;
@@ -637,6 +704,7 @@ static const tv_test tests[] = {{"report_keys", test_keys},
                                 {"report_degenerate", test_degenerate},
                                 {"report_unfaithful", test_unfaithful},
                                 {"report_shared_noise_widens", test_shared_noise_widens},
+                                {"report_duplicated_prompts", test_duplicated_prompts},
                                 {"report_clusters", test_clusters},
                                 {"report_options", test_options},
                                 {"report_differences", test_differences},

@@ -53,8 +53,9 @@ static void test_sample_pick_ends(void) {
         }
     }
     const float far[] = {0, -200, -INFINITY}, equal[] = {-1, -1, -1, -1}, none[] = {-INFINITY, -INFINITY};
-    const float nan[] = {NAN, 0};
-    CHECK_INT(cpu_pick(far, 3, 1 - 0x1p-24f), 0); /* e^-200 is 0 in f32 */
+    const float nan[] = {NAN, 0}, short_of_1[] = {logf(0.5f), logf(0.3f), logf(0.1999999f), -INFINITY};
+    CHECK_INT(cpu_pick(short_of_1, 4, 1 - 0x1p-24f), 2); /* they add up to 0.9999999 */
+    CHECK_INT(cpu_pick(far, 3, 1 - 0x1p-24f), 0);        /* e^-200 is 0 in f32 */
     for (int i = 0; i < 4; i++) CHECK_INT(cpu_pick(equal, 4, 0.25f * (float)i), i);
     CHECK_INT(cpu_pick(equal, 4, 1 - 0x1p-24f), 3);
     CHECK_INT(cpu_pick(equal, 2, 0.75f), 1); /* renormalised over what is kept */

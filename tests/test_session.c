@@ -4,7 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/reference_model.h"
 #include "tests/session_fixture.h"
+#include "tests/tiny_checkpoint.h"
+
+static const double TOLERANCE = 0.2; /* of log-probabilities that bf16 rounds at other places */
 
 static void check_records(const tv_trace *t, int top_k) {
     for (int64_t i = 0; i < t->N; i++)
@@ -131,6 +135,88 @@ static void test_passes(void) {
     tv_engine_close(e);
 }
 
+/* cases L01: a prompt of one token and three behind it, against a plain f64 model: record t is the distribution before
+ * token t, so four tokens have three log-probabilities and the prompt's has none, sampled, replayed or scored at once.
+ * A shift by one either way would be seen. */
+static void test_which_token_a_record_scores(void) {
+    enum { TOKENS = 4, SCORED = TOKENS - 1 };
+    tiny_options options = tiny_options_default(TV_QWEN3);
+    tiny_checkpoint *c = tiny_new(&options);
+    tiny_write(c, tv_test_dir());
+    tiny_free(c);
+    tv_err err = {0};
+    tv_engine *e = NULL;
+    if (!CHECK_OK(tv_engine_open(&(tv_engine_options){.model = tv_test_dir(), .device = "cpu", .threads = 1}, &e, &err),
+                  &err))
+        return;
+    tv_serving serving = tv_serving_default();
+    serving.eos = TV_EOS_IGNORE;
+    const int32_t prompt[] = {77}, offsets[] = {0, 1};
+    tv_job job = {.N = 1, .n = SCORED, .P = 1, .prompt_ids = prompt, .prompt_offsets = offsets, .seed = 5};
+    tv_trace *made[3] = {sample(e, &serving, &job)};
+    made[1] = replay(e, &serving, made[0], 0);
+    tv_session *s = session_open(e, &serving);
+    if (s && made[0]) CHECK_OK(tv_session_score_prefill(s, made[0], 'a', 0, NULL, &made[2], &err), &err);
+    if (CHECK(made[0] && made[1] && made[2])) {
+        const int V = e->model->config.vocab_size;
+        reference_model reference;
+        reference_open(tv_test_dir(), &reference);
+        int32_t ids[TOKENS] = {prompt[0]};
+        memcpy(ids + 1, made[0]->tokens, SCORED * sizeof *ids);
+        double *lp = malloc(sizeof *lp * TOKENS * (size_t)V);
+        reference_logits(&reference, ids, TOKENS, 0, NULL, NULL, lp);
+        for (int t = 0; t < TOKENS; t++) {
+            double sum = 0;
+            for (int v = 0; v < V; v++) sum += exp(lp[t * V + v]);
+            for (int v = 0; v < V; v++) lp[t * V + v] -= log(sum);
+        }
+        for (int way = 0; way < 3; way++) {
+            CHECK_INT(made[way]->n, SCORED);
+            for (int t = 0; t < SCORED; t++) {
+                const double got = made[way]->token_logprobs[t];
+                CHECK_NEAR(got, lp[t * V + ids[t + 1]], TOLERANCE);
+                CHECK(fabs(got - lp[t * V + ids[t]]) > 3 * TOLERANCE);
+                CHECK(fabs(got - lp[(t + 1) * V + ids[t + 1]]) > 3 * TOLERANCE);
+            }
+        }
+        free(lp);
+        reference_close(&reference);
+    }
+    for (int way = 0; way < 3; way++) tv_trace_close(made[way]);
+    tv_session_close(s);
+    tv_engine_close(e);
+}
+
+/* cases X06: passes that shuffle the sequences, in one session, keep nothing of the pass before: each has the bits that
+ * it has in a session of its own, the fixed plan gives all of them the same, and the serving plan the same within
+ * rounding. */
+static void test_shuffled_passes(void) {
+    enum { PASSES = 3 };
+    tv_engine *e = engine_open(2);
+    for (int fixed = 0; e && fixed < 2; fixed++) {
+        tv_serving serving = tv_serving_default();
+        serving.reduction_fixed = fixed, serving.batch = 4, serving.order = TV_ORDER_SHUFFLED;
+        tv_job job = mixed_job(3);
+        tv_trace *own = sample(e, &serving, &job), *pass[PASSES] = {0};
+        tv_session *s = session_open(e, &serving);
+        tv_err err = {0};
+        double moved = 0;
+        for (int p = 0; own && s && p < PASSES; p++) {
+            CHECK_OK(tv_session_replay(s, own, 'b', p, NULL, &pass[p], &err), &err);
+            tv_trace *fresh = replay(e, &serving, own, p);
+            CHECK(same(pass[p], fresh));
+            tv_trace_close(fresh);
+            for (int64_t at = 0; pass[p] && at < N * LENGTH; at++)
+                moved = fmax(moved, fabs((double)pass[p]->token_logprobs[at] - (double)own->token_logprobs[at]));
+        }
+        CHECK(fixed ? moved == 0 : moved > 0 && moved < TOLERANCE);
+        for (int p = 0; p < PASSES; p++) tv_trace_close(pass[p]);
+        tv_session_close(s);
+        tv_trace_close(own);
+    }
+    tv_engine_close(e);
+}
+
 /* cases M04: a seeded draw knows the trajectory and the position, not slot, neighbours or history; different
  * trajectories and seeds differ. */
 static void test_draws_follow_identity(void) {
@@ -235,13 +321,21 @@ static void test_end_ids(void) {
     tv_engine_close(e);
 }
 
-/* Temperature 0 is the argmax: certain, the rest without mass, and the empty slots say so. */
+/* Temperature 0 is the argmax: certain, the rest without mass, and the empty slots say so; cases M01: so are
+ * temperatures that f32 cannot hold or divide by. */
 static void test_temperature_zero(void) {
     tv_engine *e = engine_open(1);
     tv_serving serving = tv_serving_default();
     serving.temperature = 0;
     tv_job job = mixed_job(3);
     tv_trace *t = e ? sample(e, &serving, &job) : NULL;
+    static const double tiny[] = {1e-45, 1e-30};
+    for (int i = 0; t && i < 2; i++) {
+        serving.temperature = tiny[i];
+        tv_trace *same_thing = sample(e, &serving, &job);
+        CHECK(same(t, same_thing));
+        tv_trace_close(same_thing);
+    }
     int wrong = 0;
     for (int64_t at = 0; t && at < N * LENGTH; at++) {
         wrong += !(t->topk_logprobs[at * t->k] == 0 && t->token_logprobs[at] == 0 && t->token_rank[at] == 0);
@@ -273,7 +367,7 @@ static void test_prefill_scores_and_logits(void) {
             CHECK(same(t, scored));
         else
             for (int64_t at = 0; scored && at < N * LENGTH; at++)
-                CHECK_NEAR(scored->token_logprobs[at], t->token_logprobs[at], 0.2);
+                CHECK_NEAR(scored->token_logprobs[at], t->token_logprobs[at], TOLERANCE);
         if (scored) CHECK(strstr(scored->config_json, "prefill") != NULL);
 
         enum { B = 6, T = 30 };
@@ -467,6 +561,8 @@ static const tv_test tests[] = {
     {"fixed_is_batch_invariant", test_fixed_is_batch_invariant},
     {"same_job_same_bits", test_same_job_same_bits},
     {"passes", test_passes},
+    {"shuffled_passes", test_shuffled_passes},
+    {"which_token_a_record_scores", test_which_token_a_record_scores},
     {"draws_follow_identity", test_draws_follow_identity},
     {"frequencies", test_frequencies},
     {"end_ids", test_end_ids},

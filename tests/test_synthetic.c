@@ -348,6 +348,7 @@ static void synthetic_coverage_rows(void) {
     tv_err err = {0};
     const tv_markov_options pair = {.n = 48, .contexts = 16, .topics = 2, .k = 10, .delta = 0.11, .seed = 2};
     if (!CHECK_OK(tv_coverage_run(&(tv_synth_options){.seed = 3, .replications = 2}, NULL, &rows, &err), &err)) return;
+    CHECK_INT(cJSON_GetArraySize(rows), 21);
     if (!CHECK_OK(tv_chain_markov(&pair, &chain, &err), &err)) return;
     CHECK_OK(tv_chain_exact(&chain, &exact, &err), &err);
     double width[3] = {0}, bias[3] = {0}, inside[3] = {0};

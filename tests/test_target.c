@@ -94,6 +94,10 @@ static void target_trajectories(void) {
     out = run(&l, 0.5, 0);
     CHECK(l.blocks == 1 && number(out, "trajectories") == 64);
     cJSON_Delete(out);
+    l.block = 31; /* one short of the pilot */
+    out = run(&l, 0.5, 0);
+    CHECK(l.blocks == 2 && number(out, "trajectories") == 62);
+    cJSON_Delete(out);
 }
 
 /* An allowance for bias that falls with the reads is removed by reads; one that does not ends the run with the reason.
