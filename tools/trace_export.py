@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 from safetensors import safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 SYSTEM = "You are a helpful assistant."
 PROMPT = "Tell me a story about a robot learning to paint."
@@ -42,7 +42,7 @@ def read_trace(path):
 def write_trace(path, tensors, metadata):
     """Appears under its name only when complete."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    save_file({name: np.ascontiguousarray(x) for name, x in tensors.items()}, temporary, metadata)
+    temporary.write_bytes(save({name: np.ascontiguousarray(x) for name, x in tensors.items()}, metadata))
     os.replace(temporary, path)
 
 
@@ -192,6 +192,16 @@ def given_prompts(args, chat):
     if not ids or min(ids) < 0:
         fail("the prompt has no token ids, or negative ones")
     return [np.array(ids, np.int32)], np.zeros(args.trajectories or 128, np.int32), args.trajectories or 128, args.length or 128
+
+
+def longest(args):
+    """Tokens of the longest trajectory that the command will handle, for engines that size a cache beforehand."""
+    lengths = [args.length or 0]
+    for side in "ab":
+        path = pathlib.Path(args.out) / f"{side}.samples.safetensors"
+        if path.exists():
+            lengths.append(read_trace(path)[0]["tokens"].shape[1])
+    return max(lengths) or 128
 
 
 def sample(args, engine, chat):
