@@ -291,6 +291,11 @@ static void alignment(void) {
     CHECK(cJSON_IsTrue(cli_at(json, "bit_identical")));
     CHECK_NEAR(cli_number(json, "tv.estimate"), 0, 0);
     cJSON_Delete(json);
+    /* a text that does not begin with the prompt */
+    CLI(0, NULL, "tvgpu import '%s' -o u --side a -q", dump("openai-text", "a"));
+    CLI(2, "its prompt is not that of trajectory 0",
+        "sed 's/\"prompt\": \"Go on/\"prompt\": \"Go in/' '%s' >d.jsonl; tvgpu import d.jsonl -o u --side b --set a",
+        dump("openai-text", "b-scores-a"));
     CLI(2, "--by-prefix needs --set", "tvgpu import a.jsonl -o q --side a --by-prefix");
     CLI(2, "import needs the dumps and -o DIR", "tvgpu import a.jsonl");
 }

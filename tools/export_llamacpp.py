@@ -57,7 +57,7 @@ def gguf_name(name):
     _, layer, rest = name.split(".", 2)
     part, kind = rest.rsplit(".", 1)
     if part not in NAMES:
-        fail(f"tensor {name}: this converter knows dense Qwen2.5 and Qwen3 layers; convert the model otherwise and give --gguf")
+        fail(f"tensor {name}: this converter knows dense Qwen2.5 and Qwen3 layers; convert it otherwise and give --gguf")
     return f"blk.{layer}.{NAMES[part]}.{kind}"
 
 
@@ -123,8 +123,8 @@ class LlamaCpp:
         self.context = None
         kind = ctypes.create_string_buffer(256)
         llama_cpp.llama_model_desc(self.model, kind, 256)
-        self.configuration = dict(engine=f"llama-cpp-python {llama_cpp.__version__}", device="cpu" if not args.gpu_layers else "gpu",
-                                  model=kind.value.decode(), backend=f"flash attention {args.flash_attention}",
+        self.configuration = dict(engine=f"llama-cpp-python {llama_cpp.__version__}", model=kind.value.decode(),
+                                  device="gpu" if args.gpu_layers else "cpu", backend=f"flash attention {args.flash_attention}",
                                   kv_dtype=args.kv_dtype, ubatch=args.ubatch)
 
     def open(self, B, tokens):
@@ -182,7 +182,8 @@ def main():
     parser = trace_export.parser(__doc__)
     parser.add_argument("--gguf", required=True, type=pathlib.Path, metavar="FILE",
                         help="the model as GGUF; made from MODEL where it is not there")
-    parser.add_argument("--type", choices=["bf16", "f16", "f32"], default="bf16", help="of its matrices, when made (default bf16)")
+    parser.add_argument("--type", choices=["bf16", "f16", "f32"], default="bf16",
+                        help="of its matrices, when made (default bf16)")
     parser.add_argument("--kv-dtype", choices=["f16", "bf16", "f32"], default="f16", help="of the cache (default f16)")
     parser.add_argument("--flash-attention", choices=["on", "off"], default="off", help="fused attention kernel (default off)")
     parser.add_argument("--ubatch", type=int, default=512, metavar="T", help="most tokens computed at once (default 512)")

@@ -39,6 +39,11 @@ def read_trace(path):
         return {name: f.get_tensor(name) for name in f.keys()}, metadata
 
 
+def prompts_of(trace):
+    offsets = trace["prompt_offsets"]
+    return [trace["prompt_ids"][offsets[p] : offsets[p + 1]] for p in range(len(offsets) - 1)]
+
+
 def write_trace(path, tensors, metadata):
     """Appears under its name only when complete."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
@@ -180,8 +185,7 @@ def given_prompts(args, chat):
     other = pathlib.Path(args.out) / f"{'b' if args.side == 'a' else 'a'}.samples.safetensors"
     if args.tokens is None and args.prompt is None and other.exists():
         theirs, _ = read_trace(other)
-        offsets = theirs["prompt_offsets"]
-        prompts = [theirs["prompt_ids"][offsets[p] : offsets[p + 1]] for p in range(len(offsets) - 1)]
+        prompts = prompts_of(theirs)
         N, n = args.trajectories or len(theirs["tokens"]), args.length or theirs["tokens"].shape[1]
         index = theirs["prompt_index"][:N] if N <= len(theirs["prompt_index"]) else np.arange(N) % len(prompts)
         return prompts, index, N, n
@@ -232,10 +236,9 @@ def score(args, engine):
             fail(f"{samples} was sampled at temperature {about['temperature']}; give the same with --temperature")
         if "lengths" in theirs:
             fail(f"{samples} holds trajectories that end early; sample with --suppress-eos or --ignore-eos")
-        tokens, offsets = theirs["tokens"], theirs["prompt_offsets"]
+        tokens, prompts = theirs["tokens"], prompts_of(theirs)
         if tokens.max() >= engine.vocab_size:
             fail(f"{samples} holds token {tokens.max()}; this model's vocabulary has {engine.vocab_size}")
-        prompts = [theirs["prompt_ids"][offsets[p] : offsets[p + 1]] for p in range(len(offsets) - 1)]
         for number in range(args.repeats):
             path = samples.with_name(f"{args.side}-on-{of_set}.pass-{number:04d}.safetensors")
             metadata = metadata_of(args, engine, args.side, of_set, number, int(about["seed"]))

@@ -169,7 +169,8 @@ static tv_status plan_scores(plan *p, const tv_reader *r, const tv_completion *c
     for (int64_t i = 0; i < p->N; i++) {
         int64_t row = i;
         const tv_completion *c = list[i];
-        for (row = numbered ? 0 : i; numbered && row < p->N && p->trajectory[row] != c->trajectory;) row++;
+        if (numbered)
+            for (row = 0; row < p->N && p->trajectory[row] != c->trajectory;) row++;
         if (row == p->N)
             return TV_FAIL(err, TV_EARG, "%s: trajectory %" PRId64 " is not in %s", c->where, c->trajectory, base_path);
         const int64_t length = p->length[row], skip = c->from_prompt ? c->n - length : 0;
@@ -184,8 +185,11 @@ static tv_status plan_scores(plan *p, const tv_reader *r, const tv_completion *c
             p->records[row * p->n + t] = (record){c, skip + t};
         }
         const int64_t q = p->prompt_index[row];
-        const int64_t said = !c->prompt ? p->n_prompt[q] : c->from_prompt ? c->n_prompt - length : c->n_prompt;
-        if (said != p->n_prompt[q] || (c->prompt && memcmp(c->prompt, p->prompt[q], (size_t)said * sizeof *c->prompt)))
+        /* Of a scored text, how long its end is in bytes is not known: it begins with the prompt, and the tokens agree.
+         */
+        const int64_t said = !c->from_prompt ? c->n_prompt : c->is_text ? p->n_prompt[q] : c->n_prompt - length;
+        if (c->prompt && (said != p->n_prompt[q] || said > c->n_prompt ||
+                          memcmp(c->prompt, p->prompt[q], (size_t)said * sizeof *c->prompt) != 0))
             return TV_FAIL(err, TV_EARG, "%s: its prompt is not that of trajectory %" PRId64 " of %s", c->where,
                            p->trajectory[row], base_path);
     }

@@ -172,6 +172,7 @@ static tv_status read_prompt(form *f, const cJSON *ids, const char *name, const 
         for (const cJSON *item = ids->child; item; item = item->next, i++)
             TV_TRY(read_id(f, item, at("%s[%" PRId64 "]", name, i), &c->prompt[i], err));
     } else if (text) {
+        c->is_text = 1;
         c->n_prompt = (int64_t)strlen(text);
         c->prompt = tv_xcalloc((size_t)c->n_prompt + 1, sizeof *c->prompt);
         for (int64_t i = 0; i < c->n_prompt; i++) c->prompt[i] = (unsigned char)text[i];

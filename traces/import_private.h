@@ -25,6 +25,7 @@ typedef struct {
     int64_t trajectory; /* as the dump says, or -1 */
     int32_t *prompt;    /* [n_prompt] ids, or the bytes of a text; NULL: not stated */
     int64_t n_prompt;
+    int is_text;      /* prompt is a text's bytes */
     int from_prompt;  /* tokens are the prompt's from its second on, the trajectory at their end */
     int64_t n;        /* tokens */
     int32_t *tokens;  /* [n] */
