@@ -135,6 +135,23 @@ static const option table[] = {
     {"axis", 0, "NAME=VALUE,...", TEXT, 0, ARG(axis), 0, 0, CMD_ATTRIBUTE, "Scoring",
      "options to flip, one at a time; NAME=VALUE+NAME=VALUE flips several together (default: a list of all that may "
      "move the distribution)"},
+    /* importing */
+    {"form", 0, "auto|vllm|sglang|openai", CHOICE, 0, ARG(form), 0, 0, CMD_IMPORT, "The dump",
+     "whose form the dumps have (default auto: as their keys say)"},
+    {"side", 0, "a|b", CHOICE, 0, ARG(side_name), 0, 0, CMD_IMPORT, "The dump", "whose dump it is (default a)"},
+    {"set", 0, "a|b", CHOICE, 0, ARG(set_name), 0, 0, CMD_IMPORT, "The dump",
+     "it scores the trajectories of this side, which are in the folder (default: it holds what --side sampled)"},
+    {"by-prefix", 0, NULL, FLAG, 0, ARG(by_prefix), 0, 0, CMD_IMPORT, "The dump",
+     "with --set: it holds what --side sampled; its records count where a text begins as the trajectory does"},
+    {"length", 'n', "n", INT64, 0, ARG(n), 1, 1e6, CMD_IMPORT, "The dump",
+     "use the first n tokens of every completion (default: all)"},
+    {"top-k", 0, "K", INT, 0, ARG(dump_top_k), 0, 1e9, CMD_IMPORT, "The dump",
+     "sampling took the K most likely tokens (default 0: the whole vocabulary)"},
+    {"temperature", 0, "T", REAL, 0, ARG(dump_temperature), 0, 1e6, CMD_IMPORT, "The dump",
+     "temperature of samples and of log-probabilities (default 1)"},
+    {"seed", 0, "S", U64, 0, ARG(seed), 0, 0, CMD_IMPORT, "The dump", "sampling seed, for the record (default 0)"},
+    {"engine", 0, "TEXT", TEXT, 0, ARG(engine_name), 0, 0, CMD_IMPORT, "The dump",
+     "what made it, for the report (default: the form's name)"},
     /* estimating */
     {"readout", 0, "K", INT64, 0, ARG(readout), 1, 1e6, CMD_COMPARE | CMD_ATTRIBUTE | CMD_DATA, "Estimating",
      "use the K most likely recorded slots, renormalised (default: the sampler's top-k)"},
@@ -192,7 +209,8 @@ static const option table[] = {
      "run folder (default tvgpu-runs/compare-HASH, the same for the same command)"},
     {"out", 'o', "DIR", TEXT, 0, ARG(out), 0, 0, CMD_ATTRIBUTE, "Output",
      "folder of the run folders, one an axis (default tvgpu-runs/attribute-HASH, the same for the same command)"},
-    {"out", 'o', "DIR", TEXT, 0, ARG(out), 0, 0, CMD_SAMPLE | CMD_SCORE, "Output", "folder of the trajectories"},
+    {"out", 'o', "DIR", TEXT, 0, ARG(out), 0, 0, CMD_SAMPLE | CMD_SCORE | CMD_IMPORT, "Output",
+     "folder of the trajectories"},
     {"out", 'o', "DIR", TEXT, 0, ARG(out), 0, 0, CMD_FIGURE, "Output",
      "folder of the figures, and of the runs behind them (default figures)"},
     {"out", 'o', "FILE", TEXT, 0, ARG(out), 0, 0, CMD_LOGITS | CMD_EXPORT, "Output", "the file to write"},
@@ -352,7 +370,7 @@ tv_status tv_args_parse(const tv_command *command, int argc, char **argv, tv_arg
     args->fail_above = args->target_error = args->budget = NAN;
     args->sigma = 0.02, args->eps = 0.02, args->delta = 0.05, args->scale = 1;
     args->method = "replay", args->path = "prefill", args->side_name = "a", args->keep_passes = "yes";
-    args->size = "quick";
+    args->size = "quick", args->form = "auto", args->dump_temperature = 1;
     for (int i = 2, only_words = 0; i < argc; i++) {
         const char *word = argv[i];
         if (only_words || word[0] != '-' || !word[1]) {

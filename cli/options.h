@@ -26,6 +26,7 @@ enum {
     CMD_BENCH = 1 << 12,
     CMD_ATTRIBUTE = 1 << 13,
     CMD_FIGURE = 1 << 14,
+    CMD_IMPORT = 1 << 15,
     CMD_MODEL = CMD_COMPARE | CMD_ATTRIBUTE | CMD_SAMPLE | CMD_SCORE | CMD_GENERATE | CMD_LOGITS |
                 CMD_INFO, /* open an engine that options configure */
     CMD_RUN = CMD_COMPARE | CMD_ATTRIBUTE | CMD_SAMPLE | CMD_SCORE,
@@ -58,6 +59,9 @@ typedef struct {
     const char *baseline, *out, *html, *method, *path, *tokens;
     const char *side_name;  /* "a" or "b" */
     const char *axis;       /* "NAME=VALUE,..." */
+    const char *form, *set_name, *engine_name; /* of import: the dump's form; whose trajectories; what made it */
+    int by_prefix, dump_top_k;
+    double dump_temperature;
     const char *size, *run; /* of figures: "quick" or "full"; a folder of earlier runs */
     int quick, dry_run, json;
     int threads, gpu;

@@ -11,6 +11,7 @@
 #include "estimator/hedged.h"
 #include "estimator/interval.h"
 #include "estimator/token_metrics.h"
+#include "estimator/truncated.h"
 
 enum { MOST_LENGTHS = 64, MOST_REPEATS = 64, REPLICATES = 2000 };
 static const double FAITHFUL = 3; /* |z| below which the scorer's mean is taken to be what sampled the set */
@@ -37,7 +38,9 @@ typedef struct {
         double estimate, se;
     } hedged_floor[2];
     int64_t floor_reads; /* reads of each half */
-    double *x[2];        /* [N] scratch per set */
+    int is_truncated;    /* sampling took tokens that the records do not list */
+    tv_truncated bounds;
+    double *x[2]; /* [N] scratch per set */
 } state;
 
 /* A number with its error bar; NaN = does not exist. */
@@ -184,6 +187,46 @@ static void add_hedged(state *st, cJSON *estimators, headline *head) {
     }
 }
 
+/* Where sampling took tokens that the records do not list, the estimators above are about lists cut and renormalised;
+ * the headline is then what the tokens' own probabilities say, between bounds where those are not all known. */
+static void lead_with_bounds(const state *st, cJSON *report, headline *head) {
+    const tv_truncated *t = &st->bounds;
+    const bar low = bar_of(st, t->low, 0), high = bar_of(st, t->high, 0);
+    const int open = high.e.estimate > low.e.estimate;
+    if (st->identical && !open) return;
+    free(head->method);
+    head->estimator = "truncated";
+    head->value = high;
+    head->value.e.estimate = 0.5 * (low.e.estimate + high.e.estimate);
+    head->value.low = low.low;
+    head->value.e.se = fmax(low.e.se, high.e.se);
+    for (int s = 0; s < 2; s++) head->one_sided[s] = 0.5 * (low.e.mean[s] + high.e.mean[s]);
+    head->method =
+        open ? tv_xprintf("truncated records: sampling took the whole vocabulary, the records list the %lld most "
+                          "likely tokens; the distance lies in [%.4g, %.4g] (estimate: their middle), and the "
+                          "interval adds the sampling error of either end",
+                          (long long)st->data.set[0].k[0], low.e.estimate, high.e.estimate)
+             : tv_xprintf("token log-probabilities: sampling took the whole vocabulary, of which the records "
+                          "list the %lld most likely tokens; every sampled token's own probability is known, "
+                          "so nothing is cut off; interval: sampling error alone",
+                          (long long)st->data.set[0].k[0]);
+    cJSON *o = cJSON_AddObjectToObject(report, "truncated");
+    cJSON_AddNumberToObject(o, "low", low.e.estimate);
+    cJSON_AddNumberToObject(o, "high", high.e.estimate);
+    add_interval(o, "ci95", low.low, high.high, ONE_TRAJECTORY);
+    for (int e = 0; e < 2; e++) {
+        cJSON_AddNumberToObject(o, e ? "tail_b" : "tail_a", t->tail[e]);
+        cJSON_AddNumberToObject(o, e ? "unknown_tokens_b" : "unknown_tokens_a", t->unknown[e]);
+    }
+    cJSON *token = cJSON_AddObjectToObject(o, "token_tv");
+    cJSON_AddNumberToObject(token, "low", t->token_low);
+    cJSON_AddNumberToObject(token, "high", t->token_high);
+    cJSON_AddStringToObject(
+        o, "note",
+        "bounds on the distance of the whole distributions; estimators, floors, curves and token metrics "
+        "are of the recorded lists, renormalised");
+}
+
 static void add_estimators(state *st, cJSON *report, headline *head) {
     cJSON *estimators = cJSON_CreateObject();
     tv_plugin p = tv_plugin_at(&st->d, st->R);
@@ -247,6 +290,7 @@ static void add_estimators(state *st, cJSON *report, headline *head) {
         head->method =
             tv_xprintf("bit-identical: every recorded value of both sides agrees, so the distance is exactly 0");
     }
+    if (st->is_truncated) lead_with_bounds(st, report, head);
     cJSON *tv = cJSON_AddObjectToObject(report, "tv");
     bar *v = &head->value;
     double value =
@@ -272,6 +316,11 @@ static tv_status add_bootstrap(state *st, cJSON *tv, const headline *head, tv_er
             add_interval(tv, "bootstrap95", 0, 0, "");
         else
             tv_json_add_null(tv, "bootstrap95", ONE_TRAJECTORY);
+        return TV_OK;
+    }
+    if (!strcmp(head->estimator, "truncated")) {
+        tv_json_add_null(tv, "bootstrap95",
+                         "the headline follows from token log-probabilities or their bounds; its interval is analytic");
         return TV_OK;
     }
     for (int s = 0; s < 2; s++) {
@@ -686,6 +735,8 @@ static tv_status measure(state *st, tv_err *err) {
         TV_TRY(tv_hedged_run(data, st->R - st->R % 2, st->readout, NULL, &st->hedged, err));
         st->has_hedged = 1;
     }
+    st->is_truncated = tv_truncated_applies(data);
+    if (st->is_truncated) tv_truncated_run(data, st->R, &st->bounds);
     st->floor_reads = st->R / 2 - st->R / 2 % 2;
     for (int e = 0; e < 2; e++) TV_TRY(measure_hedged_floor(st, e, err));
     for (int s = 0; s < 2; s++) {
@@ -760,6 +811,7 @@ tv_status tv_report_build(const tv_dataset *data, const tv_report_options *optio
             cJSON_Delete(json);
     }
     tv_distance_free(&st->d);
+    tv_truncated_free(&st->bounds);
     tv_token_metrics_free(&st->token);
     if (st->has_hedged) tv_hedged_free(&st->hedged);
     free(st->x[0]);

@@ -146,6 +146,19 @@ static char *answer_identical(const cJSON *r) {
 
 static char *answer_distance(const cJSON *r) {
     double tv = tv_view_number(r, "tv.estimate"), se = tv_view_number(r, "tv.se");
+    double low = tv_view_number(r, "truncated.low"), high = tv_view_number(r, "truncated.high");
+    if (high > low) {
+        char *from = tv_view_text(low, NAN), *to = tv_view_text(high, NAN),
+             *around = tv_view_interval(tv_view_item(r, "tv.ci95"), se);
+        char *text =
+            tv_xprintf("TV lies between %s and %s, with sampling error 95%% within %s: the records list only the "
+                       "most likely tokens, and some that were sampled are not among them.",
+                       from, to, around);
+        free(from);
+        free(to);
+        free(around);
+        return text;
+    }
     if (cJSON_IsTrue(tv_view_item(r, "bit_identical")))
         return tv_xstrdup("TV = 0 exactly. No text can tell the two sides apart.");
     char *value = tv_view_text(tv, se), *interval = tv_view_interval(tv_view_item(r, "tv.ci95"), se);
