@@ -11,6 +11,8 @@
 #include "bench/bench.h"
 #include "bench/bench_engine.h"
 #include "bench/bench_estimator.h"
+#include "bench/bench_steps.h"
+#include "bench/random_model.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 
@@ -62,6 +64,23 @@ static tv_status measure_estimator(FILE *table, cJSON **json, tv_err *err) {
     return s;
 }
 
+static tv_status write_weights(const tv_args *args, tv_err *err) {
+    tv_model_shape shape;
+    TV_TRY(tv_model_shape_find(args->n_positional > 1 ? args->positional[1] : "0.6b", &shape, err));
+    if (!args->out) return TV_FAIL(err, TV_EARG, "bench weights needs --out DIR, the folder that receives the model");
+    TV_TRY(tv_dir_make(args->out, err));
+    return tv_random_model_write(args->out, &shape, 1, err);
+}
+
+static tv_status serve_steps(const tv_args *args, tv_err *err) {
+    const tv_engine_options options = {.model = args->n_positional > 1 ? args->positional[1] : NULL,
+                                       .device = "cpu",
+                                       .threads = args->threads,
+                                       .isa = args->isa};
+    if (!options.model) return TV_FAIL(err, TV_EARG, "bench steps needs a MODEL");
+    return tv_bench_steps(&options, stdin, stdout, err);
+}
+
 static tv_status measure(const tv_args *args, const char *what, FILE *table, cJSON **json, tv_err *err) {
     tv_bench_options options = {.threads = args->threads, .repeats = (int)args->reps};
     if (strcmp(args->isa, "auto")) options.isa = args->isa;
@@ -76,12 +95,14 @@ static tv_status measure(const tv_args *args, const char *what, FILE *table, cJS
         return tv_bench_engine(&engine, table, json, err);
     }
     if (!strcmp(what, "estimator")) return measure_estimator(table, json, err);
-    return TV_FAIL(err, TV_EARG, "bench %s: choose limits, ops, engine or estimator", what);
+    return TV_FAIL(err, TV_EARG, "bench %s: choose limits, ops, engine, estimator, weights or steps", what);
 }
 
 static int run(tv_args *args, tv_err *err) {
     cJSON *json = NULL;
     const char *what = args->n_positional ? args->positional[0] : "limits";
+    if (!strcmp(what, "weights")) return (int)write_weights(args, err);
+    if (!strcmp(what, "steps")) return (int)serve_steps(args, err);
     FILE *table = args->json ? fopen("/dev/null", "w") : stdout;
     if (!table) return (int)TV_FAIL(err, TV_EIO, "/dev/null: cannot open: %s", strerror(errno));
     if (measure(args, what, table, &json, err) == TV_OK) {
@@ -98,11 +119,14 @@ const tv_command tv_command_bench = {
     "speed with bytes, FLOPs and the fraction of the machine's measured limit",
     CMD_BENCH,
     2,
-    "limits|ops|engine|estimator [MODEL] [options]",
+    "limits|ops|engine|estimator|weights|steps [MODEL|SHAPE] [options]",
     "limits     read bandwidth and multiply-add peak of this machine, on one thread and on all\n"
     "ops        every matrix product of a model of Qwen3-0.6B's shape\n"
     "engine     prefill, sampling and replay over batch sizes; random weights of that shape, or MODEL\n"
-    "estimator  the plug-in and hedged estimators in cells per second",
+    "estimator  the plug-in and hedged estimators in cells per second\n"
+    "weights    writes a checkpoint of SHAPE (0.6b, medium, small) with random weights into --out DIR\n"
+    "steps      single steps of MODEL as asked for on standard input: what bench/peers sets beside other\n"
+    "           engines",
     "  tvgpu bench limits\n  tvgpu bench engine --threads 1 --json -o engine.json\n",
     run,
 };
