@@ -1,13 +1,15 @@
 """The same replay in tvgpu, llama.cpp and transformers, side by side on random weights; `make bench-peers` prepares all of it.
 
     python3 compare.py --tvgpu PROGRAM --models DIR [--shapes 0.6b,medium] [--threads 1] [--rounds 5] [--seconds 0.3]
-                       [--batches 1,8,32,128] [--contexts 4,512] [--peers llama,transformers] [--csv FILE]
+                       [--batches 1,8,32,128] [--contexts 4,512] [--csv FILE]
+                       [--peers llama-bf16,llama-f16,transformers-f32,transformers-bf16]
 
 A step gives each of B sequences one token and takes the 20 most likely next ones with their log-probabilities; all engines get the
 same ids. Each engine is a process of its own that holds its model; they take turns, round after round, in an order that moves on
 with each round, so that what the machine does otherwise meets all of them. A round's value is the median of its steps; the table has the
 median over the rounds, and for peers the median ratio to tvgpu in the same round. With one thread processor time is
-compared, which other programs on the machine disturb little; with more, elapsed time, on a machine that should be idle.
+compared, which other programs on the machine disturb little; with more, elapsed time, on a machine that should be idle. All
+engines of the 0.6B shape together take 11 GB of memory.
 """
 import argparse
 import csv
@@ -58,13 +60,16 @@ class Worker:
 
 def start(o, shape, threads):
     model = f"{o.models}/{shape}"
+    commands = {
+        "llama-bf16": ["steps_llama.py", f"{model}/model.bf16.gguf"],
+        "llama-f16": ["steps_llama.py", f"{model}/model.f16.gguf"],
+        "transformers-f32": ["steps_transformers.py", model, "float32"],
+        "transformers-bf16": ["steps_transformers.py", model, "bfloat16"],
+    }
     workers = [Worker([o.tvgpu, "bench", "steps", model, "--threads", str(threads)])]
-    if "llama" in o.peers:
-        for kind in ("bf16", "f16"):
-            workers.append(Worker([sys.executable, f"{HERE}/steps_llama.py", f"{model}/model.{kind}.gguf", str(threads)]))
-    if "transformers" in o.peers:
-        for kind in ("float32", "bfloat16"):
-            workers.append(Worker([sys.executable, f"{HERE}/steps_transformers.py", model, kind, str(threads)]))
+    for peer in o.peers:
+        script, *words = commands[peer]
+        workers.append(Worker([sys.executable, f"{HERE}/{script}", *words, str(threads)]))
     return workers
 
 
@@ -154,7 +159,7 @@ def main():
     p.add_argument("--seconds", default=0.3, type=float)
     p.add_argument("--batches", default=[1, 8, 32, 128], type=numbers)
     p.add_argument("--contexts", default=[4, 512], type=numbers)
-    p.add_argument("--peers", default="llama,transformers")
+    p.add_argument("--peers", default="llama-bf16,llama-f16,transformers-f32,transformers-bf16", type=lambda t: t.split(","))
     p.add_argument("--csv")
     o = p.parse_args()
     print(f"{machine.name()}: median of {o.rounds} rounds; one thread: processor time, more: elapsed time")

@@ -13,7 +13,9 @@ class Llama:
     def __init__(self, path, threads):
         torch.set_num_threads(threads)
         lc.llama_backend_init()
-        self.model = lc.llama_model_load_from_file(path.encode(), lc.llama_model_default_params())
+        p = lc.llama_model_default_params()
+        p.use_mmap = False  # pages of a mapped file may be taken away between rounds
+        self.model = lc.llama_model_load_from_file(path.encode(), p)
         assert self.model, path
         self.vocabulary = lc.llama_vocab_n_tokens(lc.llama_model_get_vocab(self.model))
         self.threads = threads

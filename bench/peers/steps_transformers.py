@@ -14,6 +14,8 @@ class Transformers:
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
         self.model = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), attn_implementation="sdpa").eval()
+        for p in self.model.parameters():
+            p.data = p.data.clone()  # pages of a mapped file may be taken away between rounds
         self.name = "transformers " + {"float32": "f32", "bfloat16": "bf16"}[dtype]
         names = inspect.signature(self.model.forward).parameters
         self.cache_name = "past_key_values" if "past_key_values" in names else "cache"
