@@ -49,11 +49,25 @@ cross-check: setup
 	@tools/setup.sh cross
 	@JOBS=$(JOBS) tools/cross_check.sh
 
-# make bench RESULTS=folder also writes the numbers there.
+# make bench RESULTS=bench/results also keeps the numbers there, under the processor's name.
 bench: program
-	@for what in limits ops engine; do \
-	    echo "== $$what"; \
-	    $(BUILD)/tvgpu bench $$what $(if $(RESULTS),-o $(RESULTS)/$$what.json) || exit 1; done
+	@$(BUILD)/tvgpu bench all $(if $(RESULTS),-o $(RESULTS))
+
+# The same replay in tvgpu, llama.cpp and transformers. The packages stay in a virtual environment of their own (6 GB).
+PEERS_VENV ?= build/peers-venv
+PEERS_MODELS ?= build/peers-models
+bench-peers: program
+	@bench/peers/prepare.sh $(BUILD)/tvgpu $(PEERS_VENV) $(PEERS_MODELS)
+	@$(PEERS_VENV)/bin/python bench/peers/compare.py --tvgpu $(BUILD)/tvgpu --models $(PEERS_MODELS) $(PEERS)
+
+# How time and memory grow with N, n, B, k, R and the model's size.
+bench-growth: program
+	@python3 bench/growth.py --tvgpu $(BUILD)/tvgpu
+
+# Everything that an idle machine should be asked, in ten minutes.
+bench-quiet: program
+	@bench/peers/prepare.sh $(BUILD)/tvgpu $(PEERS_VENV) $(PEERS_MODELS)
+	@bench/quiet.sh $(BUILD)/tvgpu $(PEERS_VENV)/bin/python $(PEERS_MODELS)
 
 # Registers of every CUDA kernel, as the test ptx_registers compares them: run it where a growth is meant, and commit it.
 registers: program
@@ -100,6 +114,9 @@ help:
 	@echo "make fuzz         fuzz what reads files, FUZZ_SECONDS=600 seconds for each target"
 	@echo "make cross-check  build for aarch64 and run the tests under qemu-user"
 	@echo "make bench        this machine's limits, and how much of them kernels and engine reach; RESULTS=folder keeps them"
+	@echo "make bench-peers  the same replay in llama.cpp and transformers, side by side; PEERS=\"options of bench/peers/compare.py\""
+	@echo "make bench-growth how time and memory grow with N, n, B, k, R and the model"
+	@echo "make bench-quiet  all that an idle machine should be asked, in ten minutes"
 	@echo "make real-model   make a Qwen2.5 checkpoint of half a billion parameters (1.3 GB) in the folder REAL=build/real-model"
 	@echo "make coverage     how often the estimators' intervals hold the truth, on instances where it is known"
 	@echo "make mutants      do the tests notice mistakes in the estimators?"
@@ -111,4 +128,4 @@ help:
 	@echo "make clean        remove what was built"
 	@echo "CC=clang BUILD=build-clang builds with another compiler in another folder; JOBS=n limits the cores taken."
 
-.PHONY: program setup demo test asan fuzz cross-check bench real-model coverage mutants registers counts faults format clean help
+.PHONY: program setup demo test asan fuzz cross-check bench bench-peers bench-growth bench-quiet real-model coverage mutants registers counts faults format clean help

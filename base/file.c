@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 tv_status tv_map_open(const char *path, tv_map *map, tv_err *err) {
@@ -78,11 +79,13 @@ tv_status tv_atomic_open(const char *path, tv_atomic *file, tv_err *err) {
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* the rename would put a file in the place of /dev/null */
         return TV_FAIL(err, TV_EIO, "%s: cannot write: exists and is not a regular file", path);
     file->path = tv_xstrdup(path);
-    file->tmp = tv_xprintf("%s.tmp-%ld", path, (long)getpid());
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now); /* processes of two machines may have one number */
+    file->tmp = tv_xprintf("%s.tmp-%ld%09ld", path, (long)getpid(), now.tv_nsec);
     do { /* the lock tells a file being written from a leftover; one removed as such before it was locked is made again
           */
         if (file->f) fclose(file->f);
-        file->f = fopen(file->tmp, "wb");
+        file->f = fopen(file->tmp, "wbx");
         if (!file->f) {
             int e = errno;
             TV_FAIL(err, TV_EIO, "%s: cannot write: %s", path, strerror(e));

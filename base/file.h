@@ -20,7 +20,7 @@ void tv_map_close(tv_map *map);
 /* The file's bytes with a terminating NUL behind them; the caller frees. At most limit bytes, else TV_EFORMAT. */
 TV_NODISCARD tv_status tv_file_read(const char *path, size_t limit, char **text, size_t *size, tv_err *err);
 
-/* A file that appears under its name only when tv_atomic_commit succeeds: written as PATH.tmp-PID, synced, renamed,
+/* A file that appears under its name only when tv_atomic_commit succeeds: written as PATH.tmp-DIGITS, synced, renamed,
  * and the folder synced. What is there and no regular file (a device, a folder) is refused. On any failure, or tv_atomic_abort, the temporary file is removed and PATH is as it was. */
 typedef struct {
     FILE *f; /* write here */

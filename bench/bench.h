@@ -25,7 +25,7 @@ double tv_bench_wall(void);
 double tv_bench_cpu(void);
 
 /* Fused multiply-add rate in GFLOP/s over `threads` threads, each running for about `seconds` of its CPU time; isa:
- * "avx2", "avx512", "neon". 0 where this machine or build has no such instructions. */
+ * "avx2", "avx512", "neon", "scalar". 0 where this machine or build has no such instructions. */
 double tv_probe_fma(const char *isa, int threads, double seconds);
 /* Read rate in GB/s over buffer[0..bytes), shared out to `threads` threads, one pass; CPU time of the slowest thread.
  */

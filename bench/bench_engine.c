@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "bench/bench.h"
 #include "bench/machine.h"
 #include "bench/random_model.h"
 #include "engine/session.h"
@@ -32,10 +33,18 @@ static const char *const kind_names[] = {"prefill", "sample", "replay"};
 
 static const char *const share_names[SHARES] = {"embed", "norms",    "qkv",    "attention", "attention_out", "ffn",
                                                 "head",  "logprobs", "sample", "copies",    "host"};
-static void shares_of(const tv_step_times *t, double *share) {
-    const double part[SHARES] = {t->embed, t->norms,    t->qkv,    t->attention, t->attention_out, t->ffn,
-                                 t->head,  t->logprobs, t->sample, t->copies,    t->host};
-    for (int i = 0; i < SHARES; i++) share[i] = t->total > 0 ? part[i] / t->total : 0;
+/* Of all runs together. */
+static void shares_of(const row *r, double *share) {
+    double total = 0;
+    for (int i = 0; i < SHARES; i++) share[i] = 0;
+    for (int run = 0; run < r->n_runs; run++) {
+        const tv_step_times *t = &r->runs[run].times;
+        const double part[SHARES] = {t->embed, t->norms,    t->qkv,    t->attention, t->attention_out, t->ffn,
+                                     t->head,  t->logprobs, t->sample, t->copies,    t->host};
+        for (int i = 0; i < SHARES; i++) share[i] += part[i];
+        total += t->total;
+    }
+    for (int i = 0; i < SHARES; i++) share[i] = total > 0 ? share[i] / total : 0;
 }
 
 /* Arithmetic and memory traffic of a run of `rows` rows, `logit_rows` logit rows and `steps` steps, whose rows attend
@@ -49,27 +58,26 @@ static void count_work(const tv_engine_info *m, const tv_step_times *t, double k
     r->bytes = 2 * (steps * (met + head) + keys * kv_row * m->n_layers);
 }
 
-/* stages: 1 to take the time of each stage, which on a card would stop graphs and steps ahead. */
-static tv_status run_once(tv_session *s, kind what, const tv_job *job, const tv_trace *set, int stages, bench_run *run,
-                          tv_err *err) {
+/* profile: TV_PROFILE_OFF on a card, where taking the time of each stage would stop graphs and steps ahead. */
+static tv_status run_once(tv_session *s, kind what, tv_profile profile, const tv_job *job, const tv_trace *set,
+                          bench_run *run, tv_err *err) {
     tv_trace *trace = NULL;
-    tv_session_profile(s, 1); /* from zero */
-    tv_session_profile(s, stages);
+    tv_session_profile(s, TV_PROFILE_WALL); /* from zero */
+    tv_session_profile(s, profile);
     const double begin = tv_now();
     tv_status status = what == REPLAY ? tv_session_replay(s, set, 'a', 0, NULL, &trace, err)
                                       : tv_session_sample(s, job, 'a', NULL, &trace, err);
     run->times = *tv_session_times(s);
-    run->seconds = stages ? run->times.total : tv_now() - begin;
-    tv_session_profile(s, 0);
+    run->seconds = profile == TV_PROFILE_OFF ? tv_now() - begin : run->times.total;
+    tv_session_profile(s, TV_PROFILE_OFF);
     tv_trace_close(trace);
     return status;
 }
 
-/* Measures one row: a run to size the work, then runs until the time is used. length: tokens of a trajectory (on a card,
- * where stages have no times), or 0 for at most 64, as many as the time allows. */
-static tv_status measure(tv_engine *e, const tv_engine_info *m, const tv_serving *serving, kind what, int batch,
-                         int prompt, int length, double budget, row *r, tv_err *err) {
-    const int stages = length == 0;
+/* Measures one row: a run to size the work, then runs until the time is used. length: tokens of a trajectory, or 0 for
+ * at most 64, as many as the time allows. */
+static tv_status measure(tv_engine *e, const tv_engine_info *m, const tv_serving *serving, kind what,
+                         tv_profile profile, int batch, int prompt, int length, double budget, row *r, tv_err *err) {
     int64_t n = what == PREFILL ? 1 : 3, most = length ? length : 64;
     if (most > m->max_positions - prompt) most = m->max_positions - prompt;
     int32_t *ids = tv_xmalloc((size_t)prompt * sizeof *ids), offsets[2] = {0, prompt};
@@ -81,7 +89,7 @@ static tv_status measure(tv_engine *e, const tv_engine_info *m, const tv_serving
     tv_trace *set = NULL;
     bench_run warm;
     tv_status status = tv_session_open(e, serving, batch, prompt + (what == PREFILL ? 1 : most), &s, err);
-    if (status == TV_OK) status = run_once(s, SAMPLE, &job, NULL, stages, &warm, err);
+    if (status == TV_OK) status = run_once(s, SAMPLE, profile, &job, NULL, &warm, err);
     if (status == TV_OK && what != PREFILL) { /* several runs, each of many steps */
         double steps = budget / 4 / (warm.seconds / (double)n);
         job.n = length || steps > (double)most ? most : steps < 3 ? 3 : (int64_t)steps;
@@ -89,7 +97,7 @@ static tv_status measure(tv_engine *e, const tv_engine_info *m, const tv_serving
     if (status == TV_OK && what == REPLAY) status = tv_session_sample(s, &job, 'a', NULL, &set, err);
     double used = 0;
     while (status == TV_OK && r->n_runs < MAX_RUNS && (used < budget || r->n_runs < 3)) {
-        status = run_once(s, what, &job, set, stages, &r->runs[r->n_runs], err);
+        status = run_once(s, what, profile, &job, set, &r->runs[r->n_runs], err);
         if (status == TV_OK) used += r->runs[r->n_runs++].seconds;
     }
     if (status == TV_OK) {
@@ -104,40 +112,22 @@ static tv_status measure(tv_engine *e, const tv_engine_info *m, const tv_serving
     return status;
 }
 
-static int by_seconds(const void *a, const void *b) {
-    double x = ((const bench_run *)a)->seconds, y = ((const bench_run *)b)->seconds;
-    return (x > y) - (x < y);
-}
-
-/* Median and spread (median absolute deviation) of the seconds of sorted runs. */
-static double median(const bench_run *runs, int n) {
-    return n % 2 ? runs[n / 2].seconds : (runs[n / 2 - 1].seconds + runs[n / 2].seconds) / 2;
-}
-
-static double spread(const row *r, double middle) {
-    bench_run off[MAX_RUNS];
-    for (int i = 0; i < r->n_runs; i++) {
-        double d = r->runs[i].seconds - middle;
-        off[i].seconds = d < 0 ? -d : d;
-    }
-    qsort(off, (size_t)r->n_runs, sizeof *off, by_seconds);
-    return median(off, r->n_runs);
-}
-
 static cJSON *report_row(row *r, const tv_machine *machine, FILE *out) {
     cJSON *o = cJSON_CreateObject(), *times = cJSON_CreateArray(), *parts = cJSON_CreateObject();
-    for (int i = 0; i < r->n_runs; i++) cJSON_AddItemToArray(times, cJSON_CreateNumber(r->runs[i].seconds));
-    qsort(r->runs, (size_t)r->n_runs, sizeof *r->runs, by_seconds);
-    double middle = median(r->runs, r->n_runs), best = r->runs[0].seconds;
-    double gflops = r->flops / middle / 1e9, gbs = r->bytes / middle / 1e9;
-    double of_peak = machine->gflops > 0 ? gflops / machine->gflops : 0,
-           of_read = machine->read_gbs > 0 ? gbs / machine->read_gbs : 0;
+    double rate[MAX_RUNS];
+    for (int i = 0; i < r->n_runs; i++) {
+        cJSON_AddItemToArray(times, cJSON_CreateNumber(r->runs[i].seconds));
+        rate[i] = (double)r->tokens / r->runs[i].seconds;
+    }
+    const tv_bench_stats s = tv_bench_summary(rate, r->n_runs);
+    const double runs_per_s = s.median / (double)r->tokens;
+    const double gflops = r->flops * runs_per_s / 1e9, gbs = r->bytes * runs_per_s / 1e9;
+    const double of_peak = machine->gflops > 0 ? gflops / machine->gflops : 0,
+                 of_read = machine->read_gbs > 0 ? gbs / machine->read_gbs : 0;
     cJSON_AddStringToObject(o, "what", r->name);
     cJSON_AddNumberToObject(o, "batch", r->batch);
     cJSON_AddNumberToObject(o, "tokens", (double)r->tokens);
-    tv_json_add_number(o, "tokens_per_second", (double)r->tokens / middle);
-    tv_json_add_number(o, "tokens_per_second_best", (double)r->tokens / best);
-    tv_json_add_number(o, "relative_spread", spread(r, middle) / middle);
+    tv_bench_add(o, "tokens_per_second", &s);
     tv_json_add_number(o, "gflops", gflops);
     tv_json_add_number(o, "gflops_limit", machine->gflops);
     tv_json_add_number(o, "gflops_fraction", of_peak);
@@ -145,14 +135,13 @@ static cJSON *report_row(row *r, const tv_machine *machine, FILE *out) {
     tv_json_add_number(o, "read_gbs_limit", machine->read_gbs);
     tv_json_add_number(o, "read_fraction", of_read);
     double share[SHARES];
-    shares_of(&r->runs[r->n_runs / 2].times, share);
+    shares_of(r, share);
     for (int i = 0; i < SHARES; i++) tv_json_add_number(parts, share_names[i], share[i]);
     cJSON_AddItemToObject(o, "time_share", parts);
     cJSON_AddItemToObject(o, "seconds", times);
     if (out) {
-        fprintf(out, "%-8s %5d %9.1f %9.1f %4.0f%%  %8.1f %4.0f%%  %7.1f %4.0f%%  ", r->name, r->batch,
-                (double)r->tokens / middle, (double)r->tokens / best, 100 * spread(r, middle) / middle, gflops,
-                100 * of_peak, gbs, 100 * of_read);
+        fprintf(out, "%-8s %5d %9.1f %9.1f %4.0f%%  %8.1f %4.0f%%  %7.1f %4.0f%%  ", r->name, r->batch, s.median,
+                s.best, 100 * s.mad / s.median, gflops, 100 * of_peak, gbs, 100 * of_read);
         for (int i = 0; i < SHARES; i++)
             if (share[i] >= 0.005) fprintf(out, " %s %.0f%%", share_names[i], 100 * share[i]);
         fprintf(out, "\n");
@@ -176,6 +165,8 @@ static tv_status bench_rows(tv_engine *e, const tv_bench_engine_options *o, FILE
     for (int i = 0; i < n_batches; i++)
         if (batches[i] < 1) return TV_FAIL(err, TV_EARG, "batch %d: must be 1 or more", batches[i]);
 
+    /* One thread does everything: what else the machine does is left out. */
+    const tv_profile profile = !card && o->threads == 1 ? TV_PROFILE_CPU : TV_PROFILE_WALL;
     /* Again behind each row: shared machines vary by the minute. What is measured is the host: no limit of a card. */
     const tv_machine none = {.vectors = "none"};
     tv_machine machine = card ? none : tv_machine_measure(o->threads);
@@ -183,6 +174,7 @@ static tv_status bench_rows(tv_engine *e, const tv_bench_engine_options *o, FILE
     cJSON_AddStringToObject(json, "device", info.device);
     cJSON_AddStringToObject(json, "architecture", info.architecture);
     cJSON_AddNumberToObject(json, "parameters", (double)info.parameters);
+    cJSON_AddStringToObject(json, "clock", profile == TV_PROFILE_CPU ? "processor time" : "elapsed time");
     tv_json_add_number(limits, "gflops", machine.gflops);
     tv_json_add_number(limits, "read_gbs", machine.read_gbs);
     cJSON_AddStringToObject(limits, "vectors", machine.vectors);
@@ -199,8 +191,8 @@ static tv_status bench_rows(tv_engine *e, const tv_bench_engine_options *o, FILE
     for (int i = 0; i < 1 + 2 * n_batches && status == TV_OK; i++) {
         kind what = i == 0 ? PREFILL : i % 2 ? SAMPLE : REPLAY;
         int batch = i == 0 ? 1 : batches[(i - 1) / 2];
-        status =
-            measure(e, &info, &serving, what, batch, what == PREFILL ? prefill : 1, card ? 500 : 0, budget, r, err);
+        status = measure(e, &info, &serving, what, profile, batch, what == PREFILL ? prefill : 1, card ? 500 : 0,
+                         budget, r, err);
         if (status != TV_OK) break;
         tv_machine after = card ? none : tv_machine_measure(o->threads), most = machine;
         if (after.gflops > most.gflops) most.gflops = after.gflops;

@@ -4,51 +4,57 @@
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/file.h"
+#include "bench/bench.h"
 #include "bench/machine.h"
 #include "estimator/distance.h"
 #include "estimator/hedged.h"
 #include "estimator/stats.h"
 #include "estimator/synthetic.h"
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+enum { RUNS = 7 };
+
+static cJSON *add_rates(cJSON *out, const char *name, double cells, double *rate, double value) {
+    const tv_bench_stats s = tv_bench_summary(rate, RUNS);
+    cJSON *row = cJSON_AddObjectToObject(out, name);
+    cJSON_AddNumberToObject(row, "cells", cells);
+    tv_bench_add(row, "cells_per_second", &s);
+    cJSON_AddNumberToObject(row, "value", value);
+    return row;
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+/* Median rate of a row. */
+static double rate_of(const cJSON *out, const char *name) {
+    const cJSON *row = cJSON_GetObjectItemCaseSensitive(out, name),
+                *rate = cJSON_GetObjectItemCaseSensitive(row, "cells_per_second");
+    return cJSON_GetObjectItemCaseSensitive(rate, "median")->valuedouble;
 }
 
-/* The plug-in, block after block until `cells` are read; returns the symmetric value. */
+/* The plug-in, block after block until `cells` are read in all runs together; returns the symmetric value. */
 static tv_status bench_plugin(const tv_dataset *data, int64_t reads, double cells, cJSON *out, double *value,
                               tv_err *err) {
     const double block = (double)(data->set[0].N + data->set[1].N) * (double)data->n * 2 * (double)reads;
-    const int64_t rounds = cells > block ? (int64_t)ceil(cells / block) : 1;
-    const double start = now();
-    for (int64_t round = 0; round < rounds; round++) {
-        tv_distance d;
-        TV_TRY(tv_distance_run(data, &(tv_distance_options){.reads = reads}, &d, err));
-        *value = 0;
-        for (int s = 0; s < 2; s++) {
-            double *z = tv_xmalloc((size_t)d.set[s].N * sizeof *z);
-            tv_distance_z(&d, s, reads, z);
-            *value += 0.5 * tv_stats_mean(z, d.set[s].N);
-            free(z);
+    const int64_t rounds = cells > block * RUNS ? (int64_t)ceil(cells / block / RUNS) : 1;
+    double rate[RUNS];
+    for (int run = 0; run < RUNS; run++) {
+        const double start = tv_bench_wall();
+        for (int64_t round = 0; round < rounds; round++) {
+            tv_distance d;
+            TV_TRY(tv_distance_run(data, &(tv_distance_options){.reads = reads}, &d, err));
+            *value = 0;
+            for (int s = 0; s < 2; s++) {
+                double *z = tv_xmalloc((size_t)d.set[s].N * sizeof *z);
+                tv_distance_z(&d, s, reads, z);
+                *value += 0.5 * tv_stats_mean(z, d.set[s].N);
+                free(z);
+            }
+            tv_distance_free(&d);
         }
-        tv_distance_free(&d);
+        rate[run] = (double)rounds * block / (tv_bench_wall() - start);
     }
-    const double seconds = now() - start;
-    cJSON *row = cJSON_AddObjectToObject(out, "plugin");
-    cJSON_AddNumberToObject(row, "cells", (double)rounds * block);
-    cJSON_AddNumberToObject(row, "seconds", seconds);
-    cJSON_AddNumberToObject(row, "cells_per_second", (double)rounds * block / seconds);
-    cJSON_AddNumberToObject(row, "value", *value);
+    add_rates(out, "plugin", (double)rounds * block, rate, *value);
     return TV_OK;
 }
 
@@ -56,7 +62,7 @@ static tv_status bench_plugin(const tv_dataset *data, int64_t reads, double cell
  */
 static void add_bandwidth(cJSON *out, int k) {
     cJSON *row = cJSON_GetObjectItemCaseSensitive(out, "plugin");
-    const double rate = cJSON_GetObjectItemCaseSensitive(row, "cells_per_second")->valuedouble * 8e-9 * k;
+    const double rate = rate_of(out, "plugin") * 8e-9 * k;
     const double limit = tv_machine_measure(0).read_gbs;
     cJSON_AddNumberToObject(row, "read_gb_per_second", rate);
     cJSON_AddNumberToObject(row, "machine_read_gb_per_second", limit);
@@ -66,26 +72,18 @@ static void add_bandwidth(cJSON *out, int k) {
         tv_json_add_null(row, "read_fraction", "no memory to measure the machine's read bandwidth with");
 }
 
-/* Median of seven runs of the hedged estimator. */
 static tv_status bench_hedged(const tv_dataset *data, cJSON *out, double *value, tv_err *err) {
-    enum { RUNS = 7 };
-    double seconds[RUNS];
+    const double cells = (double)(data->set[0].N + data->set[1].N) * (double)data->n;
+    double rate[RUNS];
     for (int i = 0; i < RUNS; i++) {
         tv_hedged h;
-        const double start = now();
+        const double start = tv_bench_wall();
         TV_TRY(tv_hedged_run(data, 2, (tv_readout){0}, NULL, &h, err));
-        seconds[i] = now() - start;
+        rate[i] = cells / (tv_bench_wall() - start);
         *value = tv_hedged_combine(&h, TV_HEDGED_T2PJ).estimate;
         tv_hedged_free(&h);
     }
-    qsort(seconds, RUNS, sizeof *seconds, by_value);
-    const double cells = (double)(data->set[0].N + data->set[1].N) * (double)data->n;
-    cJSON *row = cJSON_AddObjectToObject(out, "hedged");
-    cJSON_AddNumberToObject(row, "cells", cells);
-    cJSON_AddNumberToObject(row, "seconds", seconds[RUNS / 2]);
-    cJSON_AddNumberToObject(row, "cells_per_second", cells / seconds[RUNS / 2]);
-    cJSON_AddStringToObject(row, "isa", tv_hedged_isa());
-    cJSON_AddNumberToObject(row, "value", *value);
+    cJSON_AddStringToObject(add_rates(out, "hedged", cells, rate, *value), "isa", tv_hedged_isa());
     return TV_OK;
 }
 
@@ -135,11 +133,8 @@ static tv_status compare(const tv_bench_estimator_options *o, const tv_dataset *
         if (!cJSON_IsNumber(theirs) || !cJSON_IsNumber(rate) || !(fabs(theirs->valuedouble - values[i]) <= 1e-9))
             status = TV_FAIL(err, TV_ENUMERIC, "the NumPy %s is %.17g, ours %.17g", names[i],
                              cJSON_IsNumber(theirs) ? theirs->valuedouble : (double)NAN, values[i]);
-        else {
-            const cJSON *ours =
-                cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(out, names[i]), "cells_per_second");
-            cJSON_AddNumberToObject(out, ratios[i], ours->valuedouble / rate->valuedouble);
-        }
+        else
+            cJSON_AddNumberToObject(out, ratios[i], rate_of(out, names[i]) / rate->valuedouble);
     }
     cJSON_AddItemToObject(out, "numpy", numpy);
     return status;

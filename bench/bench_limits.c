@@ -1,6 +1,7 @@
 /* What the machine can do: read bandwidth and fused multiply-add peak. */
 #include "bench/bench.h"
 
+#include <math.h>
 #include <omp.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -79,17 +80,26 @@ typedef float neon __attribute__((vector_size(16)));
 FMA_PROBE(probe_neon, , neon, PROBE_REG, PROBE_ARM)
 #endif
 
+static double probe_scalar(long rounds) {
+    float a[12] = {0}, x = 0, y = 0;
+    for (long n = 0; n < rounds; n++) {
+        __asm__ volatile("" : "+m"(x), "+m"(y));
+        for (int i = 0; i < 12; i++) a[i] = fmaf(x, y, a[i]);
+    }
+    __asm__ volatile("" : : "m"(a));
+    return 12.0 * (double)rounds;
+}
+
 double tv_probe_fma(const char *isa, int threads, double seconds) {
     double (*probe)(long) = NULL;
     int lanes = 0;
+    if (!strcmp(isa, "scalar")) probe = probe_scalar, lanes = 1;
 #if defined(__x86_64__)
     if (!strcmp(isa, "avx2") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         probe = probe_avx2, lanes = 8;
     if (!strcmp(isa, "avx512") && __builtin_cpu_supports("avx512f")) probe = probe_avx512, lanes = 16;
 #elif defined(__aarch64__)
     if (!strcmp(isa, "neon")) probe = probe_neon, lanes = 4;
-#else
-    (void)isa;
 #endif
     if (!probe) return 0;
     double rate = 0;

@@ -8,8 +8,8 @@ typedef struct {
     const char *vectors; /* "avx512", "avx2", "neon", "scalar" */
 } tv_machine;
 
-/* Measures with so many threads (0 = all cores) for about a second; the best of several windows each, since other work
- * on the machine only ever slows them. read_gbs is 0 when there is no memory to read. */
+/* Measures with so many threads (0 = all cores) for about a second, in processor time: what the machine gives when it
+ * has nothing else to do. The best of several windows each. read_gbs is 0 when there is no memory to read. */
 tv_machine tv_machine_measure(int threads);
 
 #endif

@@ -13,6 +13,7 @@
 
 static const tv_model_shape shapes[] = {
     {"0.6b", 28, 1024, 16, 8, 128, 3072, 151936},
+    {"medium", 8, 512, 8, 4, 64, 1536, 16384},
     {"small", 4, 256, 4, 2, 64, 768, 8192},
 };
 
@@ -22,7 +23,7 @@ tv_status tv_model_shape_find(const char *name, tv_model_shape *shape, tv_err *e
             *shape = shapes[i];
             return TV_OK;
         }
-    return TV_FAIL(err, TV_EARG, "shape %s: there are 0.6b and small", name);
+    return TV_FAIL(err, TV_EARG, "shape %s: there are 0.6b, medium and small", name);
 }
 
 static tv_status write_config(const char *dir, const tv_model_shape *s, tv_err *err) {

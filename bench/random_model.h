@@ -11,7 +11,8 @@ typedef struct {
     int n_layers, d_model, n_heads, n_kv_heads, head_size, d_ff, vocab_size;
 } tv_model_shape;
 
-/* The shape called name: "0.6b" (Qwen3-0.6B), "small" (one that a test can afford). TV_EARG lists them. */
+/* The shape called name: "0.6b" (Qwen3-0.6B), "medium" (38 M parameters), "small" (one that a test can
+ * afford). TV_EARG lists them. */
 TV_NODISCARD tv_status tv_model_shape_find(const char *name, tv_model_shape *shape, tv_err *err);
 /* Writes DIR/config.json and DIR/model.safetensors: Qwen3, tied embeddings, bf16 weights uniform in +-0.04 drawn from
  * seed, norms 1. Takes as much memory as its largest tensor. */

@@ -11,7 +11,9 @@
 #include "bench/bench.h"
 #include "bench/bench_engine.h"
 #include "bench/bench_estimator.h"
+#include "bench/bench_steps.h"
 #include "bench/random_model.h"
+#include "bench/report.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 
@@ -42,11 +44,14 @@ static tv_status measure_estimator(FILE *table, cJSON **json, tv_err *err) {
     const tv_status s = tv_bench_estimator(&options, json, err);
     if (s == TV_OK && table) {
         const cJSON *j = *json;
-        fprintf(table, "%-8s %14s %14s %8s\n", "", "cells/s", "NumPy cells/s", "ratio");
+        fprintf(table, "%-8s %14s %6s %14s %8s\n", "", "cells/s", "+-", "NumPy cells/s", "ratio");
         static const char *const rows[2][3] = {{"plugin", "plugin_cells_per_second", "plugin_ratio"},
                                                {"hedged", "hedged_cells_per_second", "hedged_ratio"}};
         for (int i = 0; i < 2; i++) {
-            fprintf(table, "%-8s %14.3g", rows[i][0], number(j, rows[i][0], "cells_per_second"));
+            const cJSON *rate =
+                cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(j, rows[i][0]), "cells_per_second");
+            fprintf(table, "%-8s %14.3g %5.0f%%", rows[i][0], number(rate, NULL, "median"),
+                    100 * number(rate, NULL, "mad") / number(rate, NULL, "median"));
             if (script)
                 fprintf(table, " %14.3g %8.1f\n", number(j, "numpy", rows[i][1]), number(j, NULL, rows[i][2]));
             else
@@ -71,6 +76,15 @@ static tv_status write_weights(const tv_args *args, tv_err *err) {
     return tv_random_model_write(args->out, &shape, 1, err);
 }
 
+static tv_status serve_steps(const tv_args *args, tv_err *err) {
+    const tv_engine_options options = {.model = args->n_positional > 1 ? args->positional[1] : NULL,
+                                       .device = "cpu",
+                                       .threads = args->threads,
+                                       .isa = args->side[0].isa};
+    if (!options.model) return TV_FAIL(err, TV_EARG, "bench steps needs a MODEL");
+    return tv_bench_steps(&options, stdin, stdout, err);
+}
+
 static tv_status measure(const tv_args *args, const char *what, FILE *table, cJSON **json, tv_err *err) {
     tv_bench_options options = {.threads = args->threads, .repeats = (int)args->reps};
     if (strcmp(args->side[0].isa, "auto")) options.isa = args->side[0].isa;
@@ -85,22 +99,57 @@ static tv_status measure(const tv_args *args, const char *what, FILE *table, cJS
         return tv_bench_engine(&engine, table, json, err);
     }
     if (!strcmp(what, "estimator")) return measure_estimator(table, json, err);
-    return TV_FAIL(err, TV_EARG, "bench %s: choose limits, ops, engine, estimator or weights", what);
+    return TV_FAIL(err, TV_EARG, "bench %s: choose limits, ops, engine, estimator, all, weights or steps", what);
+}
+
+/* All four in turn, each a member of *json. */
+static tv_status measure_all(const tv_args *args, FILE *table, cJSON **json, tv_err *err) {
+    static const char *const all[] = {"limits", "ops", "engine", "estimator"};
+    *json = cJSON_CreateObject();
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        cJSON *one = NULL;
+        fprintf(table, "%s== %s\n", i ? "\n" : "", all[i]);
+        TV_TRY(measure(args, all[i], table, &one, err));
+        cJSON_AddItemToObject(*json, all[i], one);
+    }
+    return TV_OK;
+}
+
+/* path: a file of JSON, a file NAME.csv, or a folder, which gets MACHINE.csv. */
+static tv_status save(const cJSON *json, const char *path, tv_err *err) {
+    const size_t n = strlen(path);
+    char *name = tv_xprintf(
+             "%s.csv",
+             cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(json, "machine"), "name")->valuestring),
+         *file = tv_path_is_dir(path) ? tv_path_join(path, name) : tv_xstrdup(path);
+    const int csv = tv_path_is_dir(path) || (n > 4 && !strcmp(path + n - 4, ".csv"));
+    tv_status s = csv ? tv_bench_csv(json, file, err) : tv_json_save(json, file, err);
+    if (s == TV_OK) tv_note("wrote %s", file);
+    free(name);
+    free(file);
+    return s;
 }
 
 static int run(tv_args *args, tv_err *err) {
     cJSON *json = NULL;
     const char *what = args->n_positional ? args->positional[0] : "limits";
     if (!strcmp(what, "weights")) return (int)write_weights(args, err);
+    if (!strcmp(what, "steps")) return (int)serve_steps(args, err);
     FILE *table = args->json ? fopen("/dev/null", "w") : stdout;
     if (!table) return (int)TV_FAIL(err, TV_EIO, "/dev/null: cannot open: %s", strerror(errno));
-    if (measure(args, what, table, &json, err) == TV_OK) {
+    cJSON *machine = tv_bench_machine();
+    fprintf(table, "machine: %s\n", cJSON_GetObjectItemCaseSensitive(machine, "name")->valuestring);
+    tv_status s = !strcmp(what, "all") ? measure_all(args, table, &json, err) : measure(args, what, table, &json, err);
+    if (s == TV_OK) {
+        cJSON_AddItemToObject(json, "machine", machine);
+        machine = NULL;
         if (args->json) cli_print_json(json);
-        if (args->out && tv_json_save(json, args->out, err) == TV_OK) tv_note("wrote %s", args->out);
+        if (args->out) s = save(json, args->out, err);
     }
     if (table != stdout) fclose(table);
     cJSON_Delete(json);
-    return EXIT_DONE;
+    cJSON_Delete(machine);
+    return s == TV_OK ? EXIT_DONE : EXIT_FAILED;
 }
 
 const tv_command tv_command_bench = {
@@ -108,12 +157,16 @@ const tv_command tv_command_bench = {
     "speed with bytes, FLOPs and the fraction of the machine's measured limit",
     CMD_BENCH,
     2,
-    "limits|ops|engine|estimator|weights [MODEL|SHAPE] [options]",
+    "limits|ops|engine|estimator|all|weights|steps [MODEL|SHAPE] [options]",
     "limits     read bandwidth and multiply-add peak of this machine, on one thread and on all\n"
     "ops        every matrix product of a model of Qwen3-0.6B's shape\n"
     "engine     prefill, sampling and replay over batch sizes; random weights of that shape, or MODEL\n"
     "estimator  the plug-in and hedged estimators in cells per second\n"
-    "weights    writes a checkpoint of SHAPE (0.6b, small) with random weights into --out DIR",
-    "  tvgpu bench limits\n  tvgpu bench engine --threads 1 --json -o engine.json\n",
+    "all        these four in turn\n"
+    "weights    writes a checkpoint of SHAPE (0.6b, medium, small) with random weights into --out DIR\n"
+    "steps      single steps of MODEL as asked for on standard input: what bench/peers sets beside other\n"
+    "           engines",
+    "  tvgpu bench limits\n  tvgpu bench engine --threads 1 --json -o engine.json\n"
+    "  tvgpu bench all -o bench/results\n",
     run,
 };

@@ -53,15 +53,19 @@ static tv_status report(cli_comparison *c, int *code, tv_err *err) {
 
 static tv_status work(cli_comparison *c, tv_args *args, int *code, tv_err *err) {
     TV_TRY(cli_baseline_check(args, err));
+    TV_TRY(cli_share_find(&c->share, args, err));
     TV_TRY(cli_comparison_open(c, args, NULL, err));
     cJSON *m = cli_comparison_manifest(c);
     char *folder = args->out ? tv_xstrdup(args->out) : cli_comparison_folder("compare", m);
     tv_status s = TV_OK;
     if (args->dry_run) {
-        dry_run(c, folder);
+        if (!c->share.index) dry_run(c, folder);
     } else {
         s = cli_comparison_run(c, folder, NULL, err);
-        if (s == TV_OK) s = report(c, code, err);
+        if (s == TV_OK && c->share.index)
+            tv_note("process %d of %d has done its part; process 1 reports", c->share.index + 1, c->share.count);
+        else if (s == TV_OK)
+            s = report(c, code, err);
     }
     free(folder);
     cJSON_Delete(m);
@@ -91,11 +95,13 @@ const tv_command tv_command_compare = {
     "side's own noise beside it. Everything goes into a run folder; the same command goes on where it\n"
     "stopped. With no option ending in -a or -b, side b runs the math attention kernel. With\n"
     "--target-error, further blocks of N trajectories and further passes follow until the interval is as\n"
-    "tight as asked.",
+    "tight as asked. Started several times by srun, mpirun or torchrun, or with --shard, the processes\n"
+    "share the passes, and the first of them reports; the numbers are those of one process.",
     "  tvgpu compare --quick\n"
     "  tvgpu compare MODEL --backend-a flash --backend-b math -N 256 -n 256\n"
     "  tvgpu compare MODEL --batch-b 8 --order-b shuffled --arrivals-b staggered -R 8\n"
     "  tvgpu compare MODEL --model-b OTHER --fail-above 0.05\n"
-    "  tvgpu compare MODEL -N 64 -n 256 --target-error 0.01\n",
+    "  tvgpu compare MODEL -N 64 -n 256 --target-error 0.01\n"
+    "  mpirun -n 4 tvgpu compare MODEL --threads 8 -R 16 -o run\n",
     run,
 };

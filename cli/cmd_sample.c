@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/progress.h"
+#include "cli/share.h"
 #include "traces/rundir.h"
 
 /* What decides the trajectories of a sample file, as JSON: two files that agree in it are equal. */
@@ -47,20 +48,31 @@ static tv_status check_stored(const char *path, const tv_engine *engine, const t
     return s;
 }
 
-static tv_status draw(const tv_args *args, tv_engine *engine, const tv_job *job, int64_t longest, uint64_t disk,
-                      const char *path, tv_err *err) {
+/* Draws the set; of several processes the first does, and the others wait for it: in blocks, trajectories would run in
+ * other batches than together, and have other bits. */
+static tv_status draw(const tv_args *args, cli_share *share, tv_engine *engine, const tv_job *job, int64_t longest,
+                      uint64_t disk, const char *path, tv_err *err) {
     tv_session *session = NULL;
     tv_trace *trace = NULL;
     tv_bar bar;
+    if (share->index) {
+        TV_TRY(tv_dir_make(args->out, err));
+        TV_TRY(cli_share_begin(share, args->out, err));
+        tv_status waited = cli_share_wait(share, path, 0, err);
+        cli_share_end(share);
+        return waited;
+    }
     TV_TRY(tv_session_open(engine, &args->side[0].serving, job->N, longest + job->n, &session, err));
     tv_status s = tv_rundir_check_disk(args->out, disk, err);
     if (s == TV_OK) s = tv_dir_make(args->out, err);
     if (s == TV_OK) tv_rundir_clean(args->out);
+    if (s == TV_OK) s = cli_share_begin(share, args->out, err);
     tv_bar_start(&bar, "sampling", "tokens", 1, 0, args->quiet);
     if (s == TV_OK) s = tv_session_sample(session, job, args->side_name[0], &bar.progress, &trace, err);
     tv_bar_finish(&bar);
     if (s == TV_OK) s = tv_trace_write(trace, path, err);
     if (s == TV_OK) tv_note("wrote %s", path);
+    cli_share_end(share);
     cli_note_recomputed(session, "--admission grow");
     tv_trace_close(trace);
     tv_session_close(session);
@@ -68,7 +80,8 @@ static tv_status draw(const tv_args *args, tv_engine *engine, const tv_job *job,
 }
 
 /* With the engine and the prompts at hand: sizes, checks, and the work itself. */
-static tv_status sample(const tv_args *args, tv_engine *engine, const cli_prompts *prompts, tv_err *err) {
+static tv_status sample(const tv_args *args, cli_share *share, tv_engine *engine, const cli_prompts *prompts,
+                        tv_err *err) {
     const tv_serving *serving = &args->side[0].serving;
     tv_engine_info info;
     tv_engine_describe(engine, &info);
@@ -104,8 +117,8 @@ static tv_status sample(const tv_args *args, tv_engine *engine, const cli_prompt
         if (there)
             tv_note("%s is there already, drawn by this command", path);
         else
-            s = draw(args, engine, &job, prompts->longest, disk, path, err);
-        if (s == TV_OK && args->json) {
+            s = draw(args, share, engine, &job, prompts->longest, disk, path, err);
+        if (s == TV_OK && args->json && !share->index) {
             cJSON *o = cJSON_CreateObject();
             cJSON_AddStringToObject(o, "samples", path);
             cJSON_AddNumberToObject(o, "N", (double)N);
@@ -123,9 +136,11 @@ static tv_status sample(const tv_args *args, tv_engine *engine, const cli_prompt
 static tv_status work(const tv_args *args, const char *dir, tv_err *err) {
     cli_prompts prompts = {0};
     tv_engine *engine = NULL;
-    tv_status s = cli_prompts_make(args, dir, &prompts, err);
+    cli_share share;
+    tv_status s = cli_share_find(&share, args, err);
+    if (s == TV_OK) s = cli_prompts_make(args, dir, &prompts, err);
     if (s == TV_OK) s = cli_engine_open(args, &args->side[0], dir, &engine, err);
-    if (s == TV_OK) s = sample(args, engine, &prompts, err);
+    if (s == TV_OK) s = sample(args, &share, engine, &prompts, err);
     tv_engine_close(engine);
     cli_prompts_free(&prompts);
     return s;

@@ -8,6 +8,7 @@
 #include "cli/common.h"
 #include "cli/folding.h"
 #include "cli/progress.h"
+#include "cli/share.h"
 #include "traces/rundir.h"
 
 /* Refuses a stored pass that other options made, or that scored other trajectories: passes of two configurations must
@@ -51,6 +52,9 @@ static char *config_text(const tv_args *args, const tv_engine *engine) {
     return text;
 }
 
+/* The part of a shared run that a pass over a set is. */
+static int64_t item(int set, int64_t pass) { return 2 * pass + set; }
+
 /* take_stock with --keep-passes no. */
 static tv_status take_stock_folded(const tv_args *args, const cli_folding *folds, const char *config,
                                    tv_trace *const set[2], int64_t *passes, uint64_t *tokens, uint64_t *bytes,
@@ -75,10 +79,10 @@ static tv_status take_stock_folded(const tv_args *args, const cli_folding *folds
     return TV_OK;
 }
 
-/* Checks the passes that are there, and counts what is missing: *passes of all sets, *tokens in them, *bytes on disk.
- */
-static tv_status take_stock(const tv_args *args, const cli_folding *folds, const char *config, tv_trace *const set[2],
-                            int64_t *passes, uint64_t *tokens, uint64_t *bytes, tv_err *err) {
+/* Checks the passes that are there, and counts what is missing of this process's part: *passes of all sets, *tokens in
+ * them, *bytes on disk. */
+static tv_status take_stock(const tv_args *args, const cli_share *share, const cli_folding *folds, const char *config,
+                            tv_trace *const set[2], int64_t *passes, uint64_t *tokens, uint64_t *bytes, tv_err *err) {
     *passes = 0;
     *tokens = *bytes = 0;
     if (folds->active) return take_stock_folded(args, folds, config, set, passes, tokens, bytes, err);
@@ -97,7 +101,7 @@ static tv_status take_stock(const tv_args *args, const cli_folding *folds, const
             tv_status s = TV_OK;
             if (tv_path_exists(path)) {
                 s = check_stored(path, config, set[i], err);
-            } else {
+            } else if (cli_share_mine(share, item(i, pass))) {
                 *passes += 1;
                 *tokens += (uint64_t)(set[i]->N * set[i]->n);
                 *bytes += tv_trace_file_size(set[i]->N, set[i]->n, args->side[0].serving.store_k,
@@ -111,13 +115,14 @@ static tv_status take_stock(const tv_args *args, const cli_folding *folds, const
 }
 
 /* Passes over one set, skipping those that are there. */
-static tv_status score_set(const tv_args *args, cli_folding *folds, tv_session *session, const tv_trace *set, int which,
-                           tv_bar *bar, uint64_t *done, tv_err *err) {
+static tv_status score_set(const tv_args *args, const cli_share *share, cli_folding *folds, tv_session *session,
+                           const tv_trace *set, int which, tv_bar *bar, uint64_t *done, tv_err *err) {
     int prefill = !strcmp(args->method, "prefill");
     for (int64_t pass = 0; pass < args->R; pass++) {
         char *path = pass_path(args, which, pass), label[64];
         tv_status s = TV_OK;
-        if (!tv_path_exists(path) && !cli_folding_has(folds, args->side_name[0] - 'a', which, pass)) {
+        if (cli_share_mine(share, item(which, pass)) && !tv_path_exists(path) &&
+            !cli_folding_has(folds, args->side_name[0] - 'a', which, pass)) {
             tv_trace *trace = NULL;
             snprintf(label, sizeof label, "pass %lld/%lld, %s on %c", (long long)pass + 1, (long long)args->R,
                      args->side_name, 'a' + which);
@@ -178,9 +183,16 @@ static tv_status work(const tv_args *args, const char *dir, tv_err *err) {
     tv_engine *engine = NULL;
     char *config = NULL;
     cli_folding folds = {0};
-    tv_status s = TV_OK;
+    cli_share share;
     int64_t passes = 0;
     uint64_t total = 0, bytes = 0, done = 0;
+    tv_status s = cli_share_find(&share, args, err);
+    if (s == TV_OK && cli_share_divided(&share) && !strcmp(args->keep_passes, "no"))
+        s = TV_FAIL(
+            err, TV_EARG,
+            "--keep-passes no cannot be shared out to %d processes: it goes by all passes in order; leave it out, "
+            "or use one process (--shard 1/1)",
+            share.count);
     if (!args->dry_run) tv_rundir_clean(args->out);
     for (int i = 0; i < 2 && s == TV_OK; i++) {
         char name[32];
@@ -198,7 +210,7 @@ static tv_status work(const tv_args *args, const char *dir, tv_err *err) {
     if (s == TV_OK) {
         config = config_text(args, engine);
         s = cli_folding_open(&folds, args, args->out, args->R, cli_folding_readout(args, 0, 0), err);
-        if (s == TV_OK) s = take_stock(args, &folds, config, set, &passes, &total, &bytes, err);
+        if (s == TV_OK) s = take_stock(args, &share, &folds, config, set, &passes, &total, &bytes, err);
     }
     if (s == TV_OK && args->dry_run) {
         s = dry_run(args, engine, set, passes, bytes);
@@ -211,12 +223,14 @@ static tv_status work(const tv_args *args, const char *dir, tv_err *err) {
             tv_session *session = NULL;
             s = tv_session_open(engine, &args->side[0].serving, set[i]->N, longest_prompt(set[i]) + set[i]->n, &session,
                                 err);
-            if (s == TV_OK) s = score_set(args, &folds, session, set[i], i, &bar, &done, err);
+            if (s == TV_OK) s = score_set(args, &share, &folds, session, set[i], i, &bar, &done, err);
             cli_note_recomputed(session, "--admission grow");
             tv_session_close(session);
         }
         tv_bar_finish(&bar);
     }
+    if (s == TV_OK && !args->dry_run && cli_share_divided(&share))
+        tv_note("process %d of %d has done its part", share.index + 1, share.count);
     if (s == TV_OK && !args->dry_run && args->json) {
         cJSON *o = cJSON_CreateObject();
         cJSON_AddStringToObject(o, "folder", args->out);

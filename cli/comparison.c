@@ -114,6 +114,19 @@ char *cli_comparison_folder(const char *command, const cJSON *m) {
     return tv_xprintf("tvgpu-runs/%s-%08x", command, (unsigned)(h ^ h >> 32));
 }
 
+/* The part of a shared run that a pass is. */
+static int64_t item(int side, int set, int64_t pass) { return 4 * pass + 2 * side + set; }
+
+/* Waits for a pass, or for the samples of side (pass -1), where another process makes it. */
+static tv_status await_file(const cli_comparison *c, int side, int set, int64_t pass, tv_err *err) {
+    const int owner = pass < 0 ? cli_share_owner(&c->share, side) : cli_share_owner(&c->share, item(side, set, pass));
+    if (owner == c->share.index) return TV_OK;
+    char *path = pass < 0 ? tv_rundir_samples_path(c->run, side) : tv_rundir_pass_path(c->run, side, set, pass);
+    tv_status s = cli_share_wait(&c->share, path, owner, err);
+    free(path);
+    return s;
+}
+
 static tv_status sample(cli_comparison *c, int side, tv_err *err) {
     if (tv_rundir_has_samples(c->run, side)) return TV_OK;
     char label[64];
@@ -201,36 +214,58 @@ static tv_status check_finished(const cli_comparison *c, tv_err *err) {
     return s;
 }
 
+/* Tokens of this process's part, with sides that have stopped. */
+static uint64_t own_tokens(const cli_comparison *c, const int stopped[2]) {
+    uint64_t parts = 0;
+    for (int side = 0; side < 2; side++) {
+        parts += (uint64_t)cli_share_mine(&c->share, side);
+        for (int64_t pass = 0; pass < (stopped[side] ? 2 : c->R); pass++)
+            for (int set = 0; set < 2; set++) parts += (uint64_t)cli_share_mine(&c->share, item(side, set, pass));
+    }
+    return parts * (uint64_t)(c->N * c->n);
+}
+
+/* After two passes: which sides are deterministic and need no more. */
+static tv_status stop_sides(cli_comparison *c, int stopped[2], tv_err *err) {
+    for (int side = 0; side < 2; side++) {
+        if (!may_stop(c, side)) continue;
+        TV_TRY(cli_trace_writer_wait(&c->writer, err));
+        for (int64_t pass = 0; pass < 2; pass++)
+            for (int set = 0; set < 2; set++) TV_TRY(await_file(c, side, set, pass, err));
+        TV_TRY(passes_agree(c, side, &stopped[side], err));
+        if (stopped[side])
+            tv_note("side %c is deterministic: its passes are bit-identical, so 2 of %lld were run", SIDE[side],
+                    (long long)c->R);
+    }
+    c->bar.total = own_tokens(c, stopped);
+    return TV_OK;
+}
+
 static tv_status measure(cli_comparison *c, tv_err *err) {
-    uint64_t unit = (uint64_t)(c->N * c->n), total = 2 * unit + 4 * unit * (uint64_t)c->R;
+    const uint64_t unit = (uint64_t)(c->N * c->n);
     int stopped[2] = {0, 0};
     tv_trace *samples[2] = {NULL, NULL};
     tv_status s = TV_OK;
-    tv_bar_start(&c->bar, "sampling", "tokens", 1, total, c->args->quiet);
+    tv_bar_start(&c->bar, "sampling", "tokens", 1, own_tokens(c, stopped), c->args->quiet);
+    for (int side = 0; side < 2 && s == TV_OK; side++)
+        if (cli_share_mine(&c->share, side)) {
+            s = sample(c, side, err);
+            c->done += unit;
+        }
     for (int side = 0; side < 2 && s == TV_OK; side++) {
-        s = sample(c, side, err);
-        c->done += unit;
+        s = await_file(c, side, side, -1, err);
         char *path = tv_rundir_samples_path(c->run, side);
         if (s == TV_OK) s = tv_trace_open(path, &samples[side], err);
         free(path);
     }
     for (int64_t pass = 0; pass < c->R && s == TV_OK; pass++) {
-        for (int side = 0; side < 2 && s == TV_OK; side++) {
-            if (stopped[side]) continue;
+        for (int side = 0; side < 2 && s == TV_OK; side++)
             for (int set = 0; set < 2 && s == TV_OK; set++) {
+                if (stopped[side] || !cli_share_mine(&c->share, item(side, set, pass))) continue;
                 s = replay(c, side, set, pass, samples[set], err);
                 c->done += unit;
             }
-            if (s == TV_OK && pass == 1 && may_stop(c, side)) {
-                s = cli_trace_writer_wait(&c->writer, err);
-                if (s == TV_OK) s = passes_agree(c, side, &stopped[side], err);
-                if (stopped[side]) {
-                    tv_note("side %c is deterministic: its passes are bit-identical, so 2 of %lld were run", SIDE[side],
-                            (long long)c->R);
-                    c->bar.total -= 2 * unit * (uint64_t)(c->R - 2);
-                }
-            }
-        }
+        if (s == TV_OK && pass == 1) s = stop_sides(c, stopped, err);
         if (s == TV_OK && c->folds.active && (pass || !(may_stop(c, TV_A) || may_stop(c, TV_B)))) {
             s = cli_trace_writer_wait(&c->writer, err);
             if (s == TV_OK) s = cli_folding_take(&c->folds, c->run, samples, pass, stopped, err);
@@ -243,6 +278,10 @@ static tv_status measure(cli_comparison *c, tv_err *err) {
         if (cli_trace_writer_wait(&c->writer, &later) != TV_OK) tv_err_clear(&later);
     }
     tv_bar_finish(&c->bar);
+    for (int64_t pass = 0; pass < c->R && s == TV_OK && !c->share.index; pass++)
+        for (int side = 0; side < 2 && s == TV_OK; side++)
+            for (int set = 0; set < 2 && s == TV_OK; set++)
+                if (!stopped[side] || pass < 2) s = await_file(c, side, set, pass, err);
     tv_trace_close(samples[0]);
     tv_trace_close(samples[1]);
     return s;
@@ -296,6 +335,7 @@ static cJSON *timing_json(const cli_comparison *c) {
         cJSON_AddStringToObject(t, e ? "model_b" : "model_a", info.model_dir);
     }
     cJSON_AddNumberToObject(t, "threads", c->args->threads ? c->args->threads : (double)sysconf(_SC_NPROCESSORS_ONLN));
+    if (cli_share_divided(&c->share)) cJSON_AddNumberToObject(t, "processes", c->share.count);
     cJSON_AddNumberToObject(t, "seconds", tv_clock() - c->started);
     cJSON_AddNumberToObject(t, "tokens_computed", (double)c->computed);
     cJSON_AddBoolToObject(t, "resumed", tv_rundir_resumed(c->run));
@@ -342,6 +382,11 @@ tv_status cli_comparison_open(cli_comparison *c, tv_args *args, const cli_compar
             err, TV_EARG,
             "--keep-passes no with --target-error: how many passes there will be is not known before they are "
             "folded; leave one of the two out");
+    if (cli_share_divided(&c->share) && (!strcmp(args->keep_passes, "no") || isfinite(args->target_error)))
+        return TV_FAIL(err, TV_EARG,
+                       "%s cannot be shared out to %d processes: it goes by all passes in order; leave it out, or use "
+                       "one process (--shard 1/1)",
+                       isfinite(args->target_error) ? "--target-error" : "--keep-passes no", c->share.count);
     if (args->readout > args->side[0].serving.store_k)
         return TV_FAIL(err, TV_EARG, "--readout %lld is more than the %d slots stored (--store-k)",
                        (long long)args->readout, args->side[0].serving.store_k);
@@ -404,6 +449,7 @@ tv_status cli_comparison_run(cli_comparison *c, const char *folder, const cli_co
     if (s == TV_OK)
         s = cli_folding_open(&c->folds, c->args, tv_rundir_path(c->run), c->R, cli_folding_readout(c->args, 0, 1), err);
     if (s == TV_OK && tv_rundir_resumed(c->run)) s = tv_rundir_check_disk(folder, cli_comparison_disk(c, folded), err);
+    if (s == TV_OK) s = cli_share_begin(&c->share, tv_rundir_path(c->run), err);
     if (s == TV_OK) {
         tv_note("%s %s", tv_rundir_resumed(c->run) ? "going on in" : "run folder", folder);
         if (like) s = take_over(c, like, err);
@@ -415,6 +461,7 @@ tv_status cli_comparison_run(cli_comparison *c, const char *folder, const cli_co
         cli_note_recomputed(c->session[0], "side a");
         cli_note_recomputed(c->session[1], "side b");
     }
+    cli_share_end(&c->share);
     free(manifest_path);
     cJSON_Delete(m);
     return s;

@@ -6,6 +6,7 @@
 #include "cli/common.h"
 #include "cli/folding.h"
 #include "cli/progress.h"
+#include "cli/share.h"
 #include "cli/trace_writer.h"
 #include "traces/rundir.h"
 
@@ -22,6 +23,7 @@ typedef struct cli_comparison {
     tv_rundir *run;
     cli_trace_writer writer; /* of the pass before the one that runs */
     cli_folding folds;
+    cli_share share; /* zeroed: this process does everything */
     tv_bar bar;
     double started;
     uint64_t done, computed; /* tokens finished, of them by this process */
@@ -36,7 +38,8 @@ cJSON *cli_comparison_manifest(const cli_comparison *c);
 char *cli_comparison_folder(const char *command, const cJSON *manifest);
 /* Bytes that the run takes on disk, with its passes kept or folded. */
 uint64_t cli_comparison_disk(const cli_comparison *c, int folded);
-/* Opens the sessions and the run folder, and makes the files that are missing in it. like: NULL, or a comparison that
+/* Opens the sessions and the run folder, and makes the files that are missing in it; where the run is shared out, those
+ * of this process's part, and process 0 then waits for the others. like: NULL, or a comparison that
  * has run and whose side a is the same: what that side made alone is taken over. */
 TV_NODISCARD tv_status cli_comparison_run(cli_comparison *c, const char *folder, const cli_comparison *like,
                                           tv_err *err);

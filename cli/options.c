@@ -204,6 +204,12 @@ static const option table[] = {
     {"chat", 0, NULL, FLAG, 0, ARG(chat), 0, 0, CMD_TOKENIZE, "Input",
      "with --jsonl: arrays of {\"role\", \"content\"} to the ids of the chat prompt"},
     {"plan", 0, NULL, FLAG, 0, ARG(plan), 0, 0, CMD_INFO, "Input", "print the summation orders of the reduction plan"},
+    /* several processes */
+    {"shard", 0, "I/N", TEXT, 0, ARG(shard), 0, 0, CMD_SHARED, "Several processes",
+     "this process is the I-th of N that share the run and its folder (default: what Slurm's srun, mpirun or torchrun "
+     "say, else 1/1)"},
+    {"wait", 0, "S", REAL, 0, ARG(wait), 0.1, 1e9, CMD_SHARED, "Several processes",
+     "seconds without a sign of life after which another process counts as dead (default 300)"},
     /* output */
     {"out", 'o', "DIR", TEXT, 0, ARG(out), 0, 0, CMD_COMPARE, "Output",
      "run folder (default tvgpu-runs/compare-HASH, the same for the same command)"},
@@ -214,8 +220,9 @@ static const option table[] = {
     {"out", 'o', "DIR", TEXT, 0, ARG(out), 0, 0, CMD_FIGURE, "Output",
      "folder of the figures, and of the runs behind them (default figures)"},
     {"out", 'o', "FILE", TEXT, 0, ARG(out), 0, 0, CMD_LOGITS | CMD_EXPORT, "Output", "the file to write"},
-    {"out", 'o', "FILE", TEXT, 0, ARG(out), 0, 0, CMD_ESTIMATE | CMD_BENCH, "Output",
-     "write the result there too, as JSON"},
+    {"out", 'o', "FILE", TEXT, 0, ARG(out), 0, 0, CMD_ESTIMATE, "Output", "write the result there too, as JSON"},
+    {"out", 'o', "FILE|DIR", TEXT, 0, ARG(out), 0, 0, CMD_BENCH, "Output",
+     "write the numbers there too, as JSON or NAME.csv, or into a folder as MACHINE.csv; of weights: the folder"},
     {"html", 0, "FILE", TEXT, 0, ARG(html), 0, 0, CMD_ESTIMATE, "Output",
      "write the report there too, as one self-contained page with plots"},
     {"quick", 0, NULL, FLAG, 0, ARG(quick), 0, 0, CMD_COMPARE | CMD_ATTRIBUTE, "Output",
@@ -371,6 +378,7 @@ tv_status tv_args_parse(const tv_command *command, int argc, char **argv, tv_arg
     args->sigma = 0.02, args->eps = 0.02, args->delta = 0.05, args->scale = 1;
     args->method = "replay", args->path = "prefill", args->side_name = "a", args->keep_passes = "yes";
     args->size = "quick", args->form = "auto", args->dump_temperature = 1;
+    args->wait = 300;
     for (int i = 2, only_words = 0; i < argc; i++) {
         const char *word = argv[i];
         if (only_words || word[0] != '-' || !word[1]) {

@@ -30,6 +30,7 @@ enum {
     CMD_MODEL = CMD_COMPARE | CMD_ATTRIBUTE | CMD_SAMPLE | CMD_SCORE | CMD_GENERATE | CMD_LOGITS |
                 CMD_INFO, /* open an engine that options configure */
     CMD_RUN = CMD_COMPARE | CMD_ATTRIBUTE | CMD_SAMPLE | CMD_SCORE,
+    CMD_SHARED = CMD_COMPARE | CMD_SAMPLE | CMD_SCORE,     /* several processes may share a run */
     CMD_DATA = CMD_ESTIMATE | CMD_CALIBRATE | CMD_SCHEDULE /* numbers from recorded passes */
 };
 
@@ -63,6 +64,8 @@ typedef struct {
     int by_prefix, dump_top_k;
     double dump_temperature;
     const char *size, *run; /* of figures: "quick" or "full"; a folder of earlier runs */
+    const char *shard;      /* "I/N", or NULL */
+    double wait;            /* seconds */
     int quick, dry_run, json;
     int threads, gpu;
     const char *graphs;

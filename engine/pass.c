@@ -254,11 +254,11 @@ tv_status tv_pass_run(tv_session *s, const tv_pass *p, const tv_progress *progre
     r.entries = tv_xcalloc((size_t)r.most * (size_t)r.slots, sizeof *r.entries);
     r.n = tv_xcalloc((size_t)r.most, sizeof *r.n);
     tv_status status = tv_sched_open(&options, &r.sched, err);
-    double start = tv_now(), steps = s->times.total;
+    double start = tv_session_now(s), steps = s->times.total;
     if (status == TV_OK) status = run_steps(&r, prompt_len, trajectory, progress, err);
     if (status != TV_OK) tv_steps_abandon(s);
     if (s->profile) { /* what was not spent inside steps */
-        double host = tv_now() - start - (s->times.total - steps);
+        double host = tv_session_now(s) - start - (s->times.total - steps);
         s->times.host += host, s->times.total += host;
     }
     if (r.sched) s->recomputed.preemptions += tv_sched_preemptions(r.sched);

@@ -13,9 +13,9 @@
 enum { MOST_ROWS = 1 << 20 }; /* of a step; what the operations take */
 static const double GiB = 1 << 30;
 
-double tv_now(void) {
+double tv_session_now(const tv_session *s) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(s->profile == TV_PROFILE_CPU ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -230,9 +230,9 @@ const char *tv_session_backend(const tv_session *s) { return s->backend->name; }
 
 cJSON *tv_session_libraries(const tv_session *s) { return tv_libraries_of(s->engine, s); }
 
-void tv_session_profile(tv_session *s, int on) {
-    s->profile = on;
-    if (on) s->times = (tv_step_times){0};
+void tv_session_profile(tv_session *s, tv_profile profile) {
+    s->profile = profile;
+    if (profile != TV_PROFILE_OFF) s->times = (tv_step_times){0};
 }
 
 const tv_recomputed *tv_session_recomputed(const tv_session *s) { return &s->recomputed; }
@@ -287,7 +287,7 @@ tv_step_io *tv_step_begin(tv_session *s, int M, int n_segments, int n_logits) {
 }
 
 static void take_time(tv_session *s, double *into) {
-    double now = tv_now();
+    double now = tv_session_now(s);
     *into += now - s->mark;
     s->mark = now;
 }
@@ -412,7 +412,7 @@ static tv_status enqueue(tv_session *s, const tv_flight *f, tv_step_mode mode, u
 }
 
 tv_status tv_step_submit(tv_session *s, tv_step_mode mode, uint64_t seed, tv_err *err) {
-    if (s->profile) s->mark = s->start = tv_now();
+    if (s->profile) s->mark = s->start = tv_session_now(s);
     tv_status status = enqueue(s, &s->flights[s->submitted % (uint64_t)s->n_flights], mode, seed, err);
     if (status == TV_OK)
         s->submitted++;

@@ -95,7 +95,7 @@ struct tv_session {
     tv_tap observer;      /* fn NULL: none */
     tv_status tap_status; /* first failure inside a tap */
     tv_err *tap_err;
-    int profile;
+    tv_profile profile;
     int graphs;   /* steps may be recorded and replayed */
     double mark;  /* time of the last tap */
     double start; /* of the step */
@@ -115,8 +115,8 @@ TV_NODISCARD tv_status tv_step_run(tv_session *session, tv_step_mode mode, uint6
 /* Waits for what is in flight and forgets it. */
 void tv_steps_abandon(tv_session *session);
 
-/* Seconds on a monotonic clock. */
-double tv_now(void);
+/* Seconds on the clock of the session's profile. */
+double tv_session_now(const tv_session *session);
 
 /* ---- pass.c ---- */
 

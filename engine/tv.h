@@ -159,8 +159,13 @@ typedef struct {
     double total;
     int64_t steps, rows, logit_rows; /* counted also while no times are taken */
 } tv_step_times;
+typedef enum {
+    TV_PROFILE_OFF,
+    TV_PROFILE_WALL,
+    TV_PROFILE_CPU /* processor time of the calling thread, for a device of one thread: what else the machine does is left out */
+} tv_profile;
 /* Starts (again from zero) or stops taking times. While they are taken, steps run one at a time and none is recorded. */
-void tv_session_profile(tv_session *session, int on);
+void tv_session_profile(tv_session *session, tv_profile profile);
 const tv_step_times *tv_session_times(const tv_session *session);
 
 /* Backends and devices with "available" or the reason: for info and error messages. The caller deletes. */

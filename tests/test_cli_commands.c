@@ -365,18 +365,43 @@ static void synth(void) {
     cli_free(&r);
 }
 
-/* bench says which part it does not know, writes a checkpoint that the engine opens, and prints the machine's limits as JSON, in a file too. */
+/* bench says which part it does not know, and prints the machine's limits as JSON, in a file too, and as a table. */
 static void bench(void) {
-    CLI(2, "choose limits, ops, engine, estimator or weights", "tvgpu bench everything");
+    CLI(2, "choose limits, ops, engine, estimator, all, weights or steps", "tvgpu bench everything");
     CLI(2, "needs --out DIR", "tvgpu bench weights small");
-    CLI(2, "shape large: there are 0.6b", "tvgpu bench weights large -o w");
-    CLI(0, NULL, "tvgpu bench weights small -o w");
-    CLI(0, "Qwen3ForCausalLM, 5.", "tvgpu info w --device cpu");
     cli_result r = cli_run(NULL, "tvgpu bench limits --repetitions 1 --threads 1 --json -o limits.json -q");
     cJSON *json = printed(&r), *file = cli_json("limits.json");
     CHECK(cJSON_Compare(json, file, 1));
+    CHECK(cJSON_IsString(cli_at(json, "machine.name")));
     cJSON_Delete(json);
     cJSON_Delete(file);
+    cli_free(&r);
+    CLI(0, NULL, "mkdir d && tvgpu bench limits --repetitions 2 --threads 1 -o d -q && mv d/*.csv limits.csv");
+    CLI(0, NULL, "head -1 limits.csv | grep -qx number,median,mad,best,runs");
+    CLI(0, NULL, "grep -qE '^one_thread/read_gb_per_s,[0-9.]+,[0-9.e-]+,[0-9.]+,2$' limits.csv");
+}
+
+/* What stands beside other engines does the steps asked for, on weights that the program wrote, and refuses others. */
+static void bench_steps(void) {
+    CLI(0, NULL, "tvgpu bench weights small -o w");
+    CLI(0, "Qwen3ForCausalLM, 5.", "tvgpu info w --device cpu");
+    CLI(2, "there are 0.6b, medium and small", "tvgpu bench weights huge -o w");
+    cli_result r = cli_run("open 2 6\nprefill 3\ndecode 2 3 9\nlimits\nclose\n", "tvgpu bench steps w --threads 1");
+    CHECK_INT(r.code, 0);
+    static const char *const wanted[] = {"name", "", "wall", "wall", "gflops", ""};
+    char *line = r.out;
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        cJSON *json = cJSON_Parse(line);
+        TV_ASSERT(json);
+        if (*wanted[i]) CHECK(cli_at(json, wanted[i]) != NULL);
+        if (i == 3) CHECK_INT(cJSON_GetArraySize(cli_at(json, "cpu")), 3); /* positions 3, 4, 5 */
+        cJSON_Delete(json);
+        line += strcspn(line, "\n") + 1;
+    }
+    cli_free(&r);
+    r = cli_run("open 2 6\nprefill 3\ndecode 3 3 1\n", "tvgpu bench steps w --threads 1");
+    CHECK_INT(r.code, 2);
+    CHECK(strstr(r.err, "cannot do now: decode 3 3 1") != NULL);
     cli_free(&r);
 }
 
@@ -390,5 +415,6 @@ static const tv_test tests[] = {{"logits", logits},
                                 {"score_prefill", score_prefill},
                                 {"progress", progress},
                                 {"synth", synth},
-                                {"bench", bench}};
+                                {"bench", bench},
+                                {"bench_steps", bench_steps}};
 TV_TEST_MAIN(tests)

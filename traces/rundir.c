@@ -117,9 +117,15 @@ int tv_rundir_parse_name(const char *name, int *side, int *set, int64_t *pass) {
     return strcmp(name, expected) == 0;
 }
 
-/* FILE.tmp-DIGITS for a file that a run writes. */
+char *tv_rundir_alive_path(const char *dir, int index, int count) {
+    return tv_xprintf("%s/process-%d-of-%d.alive", dir, index + 1, count);
+}
+
+/* FILE.tmp-DIGITS for a file that a run writes, or a process's sign of life. */
 static int is_temporary(const char *name) {
     static const char *const others[] = {"run.json", "report.json", "report.html"};
+    int part, count, end = 0;
+    if (sscanf(name, "process-%9d-of-%9d.alive%n", &part, &count, &end) == 2 && end && !name[end]) return 1;
     const char *mark = strstr(name, ".tmp-");
     if (!mark || !mark[5] || mark[5 + strspn(mark + 5, "0123456789")]) return 0;
     char *file = tv_xprintf("%.*s", (int)(mark - name), name);

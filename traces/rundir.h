@@ -22,13 +22,16 @@ int tv_rundir_resumed(const tv_rundir *run); /* 1 when run.json was already ther
 /* The stored run.json of a resumed run, else the copy of what was given; owned by run. */
 const cJSON *tv_rundir_manifest(const tv_rundir *run);
 
-/* Removes what killed runs left half-written in dir; files that a living process is writing stay. */
+/* Removes what killed runs left half-written in dir; files of a living process stay. */
 void tv_rundir_clean(const char *dir);
 
 /* "DIR/a.samples.safetensors"; the caller frees. side: TV_A or TV_B (traces/dataset.h). */
 char *tv_rundir_samples_path(const tv_rundir *run, int side);
 /* "DIR/a-on-b.pass-0007.safetensors": pass of side a over set b; the caller frees. */
 char *tv_rundir_pass_path(const tv_rundir *run, int side, int set, int64_t pass);
+/* "DIR/process-2-of-4.alive", for index 1 of 4: touched and locked while that process works on the run; the caller
+ * frees. */
+char *tv_rundir_alive_path(const char *dir, int index, int count);
 /* 1 when the file is there (renamed into place, so complete). */
 int tv_rundir_has_samples(const tv_rundir *run, int side);
 int tv_rundir_has_pass(const tv_rundir *run, int side, int set, int64_t pass);

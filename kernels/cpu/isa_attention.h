@@ -6,8 +6,6 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/vec.h"
 
-#define ATTN_UNROLL _Pragma("GCC unroll 8")
-
 static void widen_row(const tv_bf16 *x, float *out, int n) {
     for (int i = 0; i < n; i += VEC_LANES) v8_store(out + i, v8_load_bf16(x + i));
 }
@@ -16,17 +14,17 @@ static void widen_row(const tv_bf16 *x, float *out, int n) {
  * then v8_sum. Eight accumulators keep both multiply-add units busy. */
 VEC_FN void scores_block(const float *q, int R, int HS, const tv_bf16 *k, int K, float *s, size_t ld) {
     v8 acc[8];
-    ATTN_UNROLL
+    VEC_UNROLL
     for (int i = 0; i < 8; i++) acc[i] = v8_zero();
     for (int d = 0; d < HS; d += VEC_LANES) {
         v8 key[8];
-        ATTN_UNROLL
+        VEC_UNROLL
         for (int j = 0; j < K; j++) key[j] = v8_load_bf16(k + (size_t)j * HS + d);
-        ATTN_UNROLL
+        VEC_UNROLL
         for (int r = 0; r < R; r++) {
             v8 x = v8_load(q + (size_t)r * HS + d);
             VEC_PIN(x);
-            ATTN_UNROLL
+            VEC_UNROLL
             for (int j = 0; j < K; j++) acc[r * K + j] = v8_fma(x, key[j], acc[r * K + j]);
         }
     }
@@ -67,23 +65,23 @@ static void attn_scores(const float *q, int rows, int HS, const tv_bf16 *k, int 
 VEC_FN void values_block(const float *p, size_t ld, int R, int from, int to, int HS, const tv_bf16 *v, int N,
                          float *acc, const tv_bf16 *next, int next_n) {
     v8 a[4][8];
-    ATTN_UNROLL
-    for (int r = 0; r < R; r++) ATTN_UNROLL
+    VEC_UNROLL
+    for (int r = 0; r < R; r++) VEC_UNROLL
     for (int n = 0; n < N; n++) a[r][n] = v8_load(acc + (size_t)r * HS + n * VEC_LANES);
     for (int j = from; j < to; j++) {
         if (next) fetch(next + (size_t)j * next_n, next_n);
         v8 value[8];
-        ATTN_UNROLL
+        VEC_UNROLL
         for (int n = 0; n < N; n++) value[n] = v8_load_bf16(v + (size_t)j * HS + n * VEC_LANES);
-        ATTN_UNROLL
+        VEC_UNROLL
         for (int r = 0; r < R; r++) {
             v8 weight = v8_set1(p[r * ld + j]);
-            ATTN_UNROLL
+            VEC_UNROLL
             for (int n = 0; n < N; n++) a[r][n] = v8_fma(weight, value[n], a[r][n]);
         }
     }
-    ATTN_UNROLL
-    for (int r = 0; r < R; r++) ATTN_UNROLL
+    VEC_UNROLL
+    for (int r = 0; r < R; r++) VEC_UNROLL
     for (int n = 0; n < N; n++) v8_store(acc + (size_t)r * HS + n * VEC_LANES, a[r][n]);
 }
 

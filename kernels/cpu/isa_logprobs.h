@@ -34,6 +34,7 @@ VEC_FN void scan_range(scan_state *s, int from, int to, float token, int count) 
         const v8 threshold = v8_set1(s->threshold);
         unsigned keep = 0, bad = 0;
         uint32_t above = 0;
+        VEC_UNROLL
         for (int c = 0; c < 4; c++) {
             v8 x = v8_load(s->logits + i + c * VEC_LANES);
             keep |= v8_bits_greater(x, threshold) << c * VEC_LANES;
@@ -76,15 +77,17 @@ static float sum_exp(const float *logits, int V, float max, float temperature) {
         int end = V - start < BLOCK ? V : start + BLOCK, i = start;
         v8 chain[4] = {v8_zero(), v8_zero(), v8_zero(), v8_zero()};
         if (temperature == 1) {
-            for (; i + 4 * VEC_LANES <= end; i += 4 * VEC_LANES)
-                for (int c = 0; c < 4; c++)
-                    chain[c] = v8_add(chain[c], v8_exp(v8_sub(v8_load(logits + i + c * VEC_LANES), m)));
+            for (; i + 4 * VEC_LANES <= end; i += 4 * VEC_LANES) VEC_UNROLL
+            for (int c = 0; c < 4; c++)
+                chain[c] = v8_add(chain[c], v8_exp(v8_sub(v8_load(logits + i + c * VEC_LANES), m)));
         } else {
-            for (; i + 4 * VEC_LANES <= end; i += 4 * VEC_LANES)
-                for (int c = 0; c < 4; c++)
-                    chain[c] = v8_add(chain[c], v8_exp(v8_div(v8_sub(v8_load(logits + i + c * VEC_LANES), m), t)));
+            for (; i + 4 * VEC_LANES <= end; i += 4 * VEC_LANES) VEC_UNROLL
+            for (int c = 0; c < 4; c++)
+                chain[c] = v8_add(chain[c], v8_exp(v8_div(v8_sub(v8_load(logits + i + c * VEC_LANES), m), t)));
         }
-        for (int c = 0; i < end; i += VEC_LANES, c++) {
+        VEC_UNROLL
+        for (int c = 0; c < 4; c++, i += VEC_LANES) {
+            if (i >= end) break;
             float tail[VEC_LANES]; /* absent logits are -inf and add +0 */
             for (int j = 0; j < VEC_LANES; j++) tail[j] = i + j < end ? logits[i + j] : -INFINITY;
             chain[c] = v8_add(chain[c], v8_exp(v8_div(v8_sub(v8_load(tail), m), t)));

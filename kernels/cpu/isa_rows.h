@@ -5,51 +5,73 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/vec.h"
 
+/* Calls piece(i, n) for the vectors of n elements that `size` elements make: with a constant where they are whole, so
+ * that only the last piece looks at n. */
+#define WHOLE_THEN_REST(piece, size)                                                                                   \
+    do {                                                                                                               \
+        int full = (size) / VEC_LANES * VEC_LANES;                                                                     \
+        for (int i = 0; i < full; i += VEC_LANES) piece(i, VEC_LANES);                                                 \
+        if (full < (size)) piece(full, (size)-full);                                                                   \
+    } while (0)
+
 static void add_row(tv_bf16 *x, const tv_bf16 *delta, int D) {
-    for (int i = 0; i < D; i += VEC_LANES)
-        v8_store_bf16_n(x + i, v8_add(v8_load_bf16_n(x + i, D - i), v8_load_bf16_n(delta + i, D - i)), D - i);
+#define ADD(i, n) v8_store_bf16_n(x + (i), v8_add(v8_load_bf16_n(x + (i), n), v8_load_bf16_n(delta + (i), n)), n)
+    WHOLE_THEN_REST(ADD, D);
+#undef ADD
 }
 
 /* Element i joins chain (i / 8) % 4 in lane i % 8; absent elements are +0. */
 static void rmsnorm_row(const tv_bf16 *x, const tv_bf16 *weight, tv_bf16 *out, int D, float eps) {
     v8 chain[4] = {v8_zero(), v8_zero(), v8_zero(), v8_zero()};
-    int i = 0;
-    for (; i + 4 * VEC_LANES <= D; i += 4 * VEC_LANES)
-        for (int c = 0; c < 4; c++) {
-            v8 a = v8_load_bf16(x + i + c * VEC_LANES);
-            chain[c] = v8_fma(a, a, chain[c]);
-        }
-    for (int c = 0; i < D; i += VEC_LANES, c++) {
+    int whole = D / (4 * VEC_LANES) * (4 * VEC_LANES);
+    for (int i = 0; i < whole; i += 4 * VEC_LANES) VEC_UNROLL
+    for (int c = 0; c < 4; c++) {
+        v8 a = v8_load_bf16(x + i + c * VEC_LANES);
+        chain[c] = v8_fma(a, a, chain[c]);
+    }
+    VEC_UNROLL
+    for (int c = 0; c < 4; c++) {
+        int i = whole + c * VEC_LANES;
+        if (i >= D) break;
         v8 a = v8_load_bf16_n(x + i, D - i);
         chain[c] = v8_fma(a, a, chain[c]);
     }
     float sum = v8_sum(v8_add(v8_add(chain[0], chain[1]), v8_add(chain[2], chain[3])));
     v8 scale = v8_set1(1.0f / sqrtf(sum / (float)D + eps));
-    for (i = 0; i < D; i += VEC_LANES) {
-        v8 y = v8_round_bf16(v8_mul(v8_load_bf16_n(x + i, D - i), scale));
-        v8_store_bf16_n(out + i, v8_mul(y, v8_load_bf16_n(weight + i, D - i)), D - i);
-    }
+#define SCALE(i, n)                                                                                                    \
+    v8_store_bf16_n(out + (i),                                                                                         \
+                    v8_mul(v8_round_bf16(v8_mul(v8_load_bf16_n(x + (i), n), scale)), v8_load_bf16_n(weight + (i), n)), \
+                    n)
+    WHOLE_THEN_REST(SCALE, D);
+#undef SCALE
+}
+
+VEC_FN void rope_piece(const tv_bf16 *x, const tv_bf16 *cos, const tv_bf16 *sin, tv_bf16 *out, int half, int n) {
+    v8 a = v8_load_bf16_n(x, n), b = v8_load_bf16_n(x + half, n);
+    v8 c = v8_load_bf16_n(cos, n), s = v8_load_bf16_n(sin, n);
+    v8_store_bf16_n(out, v8_sub(v8_round_bf16(v8_mul(a, c)), v8_round_bf16(v8_mul(b, s))), n);
+    v8_store_bf16_n(out + half, v8_add(v8_round_bf16(v8_mul(b, c)), v8_round_bf16(v8_mul(a, s))), n);
 }
 
 static void rope_head(const tv_bf16 *x, const tv_bf16 *cos, const tv_bf16 *sin, tv_bf16 *out, int HS) {
     int half = HS / 2;
-    for (int i = 0; i < half; i += VEC_LANES) {
-        int n = half - i;
-        v8 a = v8_load_bf16_n(x + i, n), b = v8_load_bf16_n(x + half + i, n);
-        v8 c = v8_load_bf16_n(cos + i, n), s = v8_load_bf16_n(sin + i, n);
-        v8_store_bf16_n(out + i, v8_sub(v8_round_bf16(v8_mul(a, c)), v8_round_bf16(v8_mul(b, s))), n);
-        v8_store_bf16_n(out + half + i, v8_add(v8_round_bf16(v8_mul(b, c)), v8_round_bf16(v8_mul(a, s))), n);
-    }
+#define ROPE(i, n) rope_piece(x + (i), cos + (i), sin + (i), out + (i), half, n)
+    WHOLE_THEN_REST(ROPE, half);
+#undef ROPE
 }
 
 /* silu(x) = x / (1 + e^-x) for x >= 0 and x e^x / (1 + e^x) below: one exp of -|x|, which cannot overflow. */
+VEC_FN void swiglu_piece(const tv_bf16 *gate, const tv_bf16 *up, tv_bf16 *out, int n) {
+    v8 x = v8_load_bf16_n(gate, n), e = v8_exp(v8_neg_abs(x));
+    v8 top = v8_select_negative(x, v8_mul(x, e), x);
+    v8 silu = v8_round_bf16(v8_div(top, v8_add(v8_set1(1.0f), e)));
+    v8_store_bf16_n(out, v8_mul(silu, v8_load_bf16_n(up, n)), n);
+}
+
 static void swiglu_row(const tv_bf16 *gate, const tv_bf16 *up, tv_bf16 *out, int F) {
-    for (int i = 0; i < F; i += VEC_LANES) {
-        v8 x = v8_load_bf16_n(gate + i, F - i), e = v8_exp(v8_neg_abs(x));
-        v8 top = v8_select_negative(x, v8_mul(x, e), x);
-        v8 silu = v8_round_bf16(v8_div(top, v8_add(v8_set1(1.0f), e)));
-        v8_store_bf16_n(out + i, v8_mul(silu, v8_load_bf16_n(up + i, F - i)), F - i);
-    }
+#define SWIGLU(i, n) swiglu_piece(gate + (i), up + (i), out + (i), n)
+    WHOLE_THEN_REST(SWIGLU, F);
+#undef SWIGLU
 }
 
 #endif
