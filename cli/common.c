@@ -322,7 +322,30 @@ static cJSON *provenance(const tv_dataset *data, const char *key) {
     return NULL;
 }
 
-tv_status cli_report_make(const tv_args *args, const tv_dataset *data, const cJSON *timing, cJSON **out, tv_err *err) {
+/* Adds the text of its token to every entry of worst_tokens. */
+static void add_texts(cJSON *report, const char *model_dir) {
+    cJSON *list = cJSON_GetObjectItemCaseSensitive(report, "worst_tokens"), *row;
+    tv_tokenizer *tok = NULL;
+    tv_err ignored = {0};
+    char *path = model_dir ? tv_path_join(model_dir, "tokenizer.json") : NULL;
+    if (path && tv_path_exists(path) && tv_tokenizer_load(model_dir, &tok, &ignored) != TV_OK) tv_err_clear(&ignored);
+    cJSON_ArrayForEach(row, list) {
+        int32_t id = (int32_t)cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(row, "token"));
+        char *text = NULL;
+        size_t size;
+        if (tok && tv_tokenizer_decode(tok, &id, 1, 0, 1, &text, &size, &ignored) != TV_OK) tv_err_clear(&ignored);
+        if (text)
+            cJSON_AddStringToObject(row, "text", text);
+        else
+            tv_json_add_null(row, "text", "the model's tokenizer is not at hand");
+        free(text);
+    }
+    tv_tokenizer_close(tok);
+    free(path);
+}
+
+tv_status cli_report_make(const tv_args *args, const tv_dataset *data, const char *model_dir, const cJSON *timing,
+                          cJSON **out, tv_err *err) {
     tv_report_options options = {args->reads, (int)args->readout, args->serving_order, args->seed[0]};
     cJSON *body = NULL;
     *out = NULL;
@@ -347,6 +370,10 @@ tv_status cli_report_make(const tv_args *args, const tv_dataset *data, const cJS
         item = next;
     }
     cJSON_Delete(body);
+    if (!model_dir)
+        model_dir = cJSON_GetStringValue(
+            cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(data->manifest, "host"), "model_a"));
+    add_texts(report, model_dir);
     tv_status s = args->baseline ? baseline(args, report, err) : TV_OK;
     if (s != TV_OK) {
         cJSON_Delete(report);

@@ -68,6 +68,41 @@ static void measured(void) {
         "&& cmp before.csv other/support.csv && ! test -e other/runs");
 }
 
+static double last(const cJSON *points) { return value(cJSON_GetArrayItem(points, cJSON_GetArraySize(points) - 1), 1); }
+
+/* Long texts: mismatch and own tokens without mass can only grow; the batch that sampled leaves none of those, a cache
+ * that holds a quarter of the texts leaves some. What is cached changes neither trajectories nor what is measured. */
+static void small_cache(void) {
+    CLI(0, NULL, "tvgpu figure long -N 64 -n 64 -R 2 --threads 2 -q -o fig");
+    cJSON *f = cli_json("fig/long.json");
+    for (int way = 0; way < 3; way++) {
+        CHECK(monotone(series(f, 1, way)) && monotone(series(f, 2, way)));
+        CHECK(way ? last(series(f, 2, way)) > 0 : last(series(f, 2, way)) == 0);
+        CHECK(last(series(f, 0, way)) >= last(series(f, 1, way)));
+    }
+    CHECK_STR(cli_at(cJSON_GetArrayItem(cli_at(f, "provenance.runs"), 1), "trajectories_of")->valuestring, "long");
+    cJSON_Delete(f);
+    CLI(0, NULL, "cmp fig/runs/long/b.samples.safetensors fig/runs/long-grow/b.samples.safetensors");
+}
+
+/* The batch figure rescores fixed trajectories: the same in every size, each side noisy in each; more slots leave less
+ * mismatch and a smaller distance. */
+static void batches(void) {
+    CLI(0, NULL, "tvgpu figure batch" SMALL);
+    cJSON *f = cli_json("fig/batch.json");
+    for (int s = 0; s < 2; s++) {
+        CHECK_INT(cJSON_GetArraySize(series(f, 0, s)), 3);
+        for (int x = 0; x < 3; x++) {
+            CHECK(value(cJSON_GetArrayItem(series(f, 1, s), x), 1) > 0);
+            CHECK(value(cJSON_GetArrayItem(series(f, 0, 1), x), 1) < value(cJSON_GetArrayItem(series(f, 0, 0), x), 1));
+        }
+    }
+    cJSON_Delete(f);
+    for (int x = 0; x < 2; x++)
+        CLI(0, NULL, "cmp fig/runs/pair/a.samples.safetensors fig/runs/batch-%s/a.samples.safetensors",
+            x ? "wide" : "narrow");
+}
+
 /* Averaging takes two sides of one distribution to their floor; different ones stay above it. Their common side is
  * computed once. */
 static void repeats(void) {
@@ -107,9 +142,7 @@ static void refused(void) {
     CLI(2, "choose one of quick|full", "tvgpu figure all --scale 2");
 }
 
-static const tv_test tests[] = {{"synthetic", synthetic},
-                                {"measured", measured},
-                                {"repeats", repeats},
-                                {"pictures", pictures},
+static const tv_test tests[] = {{"synthetic", synthetic}, {"measured", measured}, {"small_cache", small_cache},
+                                {"batches", batches},     {"repeats", repeats},   {"pictures", pictures},
                                 {"refused", refused}};
 TV_TEST_MAIN(tests)

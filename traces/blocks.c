@@ -122,6 +122,7 @@ tv_status tv_dataset_join(tv_dataset *d, tv_err *err) {
     d->manifest = first->manifest ? cJSON_Duplicate(first->manifest, 1) : NULL;
     for (int e = 0; e < 2; e++) {
         d->config[e] = first->config[e] ? cJSON_Duplicate(first->config[e], 1) : NULL;
+        d->sampled_config[e] = first->sampled_config[e] ? cJSON_Duplicate(first->sampled_config[e], 1) : NULL;
         d->deterministic[e] = 1;
         for (int64_t b = 0; b < d->n_blocks; b++) d->deterministic[e] &= d->block[b]->deterministic[e];
     }

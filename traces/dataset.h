@@ -65,6 +65,7 @@ typedef struct tv_dataset {
     int64_t n_blocks;
     cJSON *manifest;  /* run.json, or NULL */
     cJSON *config[2]; /* configuration of each side, from run.json or its passes; NULL when unknown (bundles) */
+    cJSON *sampled_config[2]; /* what the side's own trajectories were drawn under, from their file; NULL when unknown */
     char *source;     /* the path it came from */
     void *owner;      /* private */
 } tv_dataset;
