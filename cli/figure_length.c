@@ -139,7 +139,7 @@ tv_status figure_long(figures *f, cJSON *figure, tv_err *err) {
     cJSON *values = cJSON_AddObjectToObject(figure, "values");
     const char *x = "length of the text (tokens)";
     cJSON *tv = plot_panel(figure, x, "total variation distance", PLOT_FROM_ZERO),
-          *mismatch = plot_panel(figure, x, "of it mismatch", PLOT_FROM_ZERO),
+          *mismatch = plot_panel(figure, x, "share of mismatches", PLOT_FROM_ZERO),
           *own = plot_panel(figure, x, "share of texts with an own token without mass", PLOT_FROM_ZERO);
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
         const tv_dataset *data;

@@ -32,7 +32,8 @@ static const char STYLE[] =
     "th,td{padding:.25rem .7rem .25rem 0;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}"
     "th:first-child,td:first-child{text-align:left}th{font-weight:600;color:var(--soft)}"
     "th[scope=row]{font-weight:400;color:inherit}tr.lead>*{font-weight:650!important}"
-    "td.token{font-family:ui-monospace,monospace;white-space:pre-wrap;overflow-wrap:anywhere;max-width:14rem}"
+    "td.note{min-width:17rem}td.token{font-family:ui-monospace,monospace;white-space:pre-wrap;overflow-wrap:anywhere;"
+    "max-width:14rem}"
     "td.text,th.text{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:9rem;max-width:24rem}"
     "figure{margin:1.1rem 0}figcaption{font-size:.88rem;color:var(--soft)}figure "
     "svg{width:100%;max-width:42rem;height:auto;display:block}"
@@ -275,7 +276,7 @@ static void table_estimators(FILE *f, const cJSON *r) {
         row_begin(f, NAME[i], strcmp(tv_view_string(r, "tv.estimator"), KEY[i]) == 0);
         cell(f, tv_view_number(e, "estimate"), se);
         cell(f, se, se);
-        fprintf(f, "<td>%s</td><td class=\"text\">", ci);
+        fprintf(f, "<td>%s</td><td class=\"text note\">", ci);
         escape(f, cJSON_IsObject(e) ? tv_view_string(e, "interval") : tv_view_string(r, reason));
         fputs("</td></tr>\n", f);
         free(ci);
