@@ -364,6 +364,11 @@ tv_status cli_report_make(const tv_args *args, const tv_dataset *data, const cha
         else
             tv_json_add_null(report, keys[i], "the data do not say");
     }
+    static const char *const seeds[] = {"seed_a", "seed_b"};
+    for (int i = 0; i < 2; i++) {
+        const cJSON *seed = cJSON_GetObjectItemCaseSensitive(data->manifest, seeds[i]);
+        if (seed) cJSON_AddItemToObject(report, seeds[i], cJSON_Duplicate(seed, 1));
+    }
     for (cJSON *item = body->child; item;) {
         cJSON *next = item->next;
         cJSON_AddItemToObject(report, item->string, cJSON_DetachItemViaPointer(body, item));

@@ -32,9 +32,11 @@ static const char STYLE[] =
     "th,td{padding:.25rem .7rem .25rem 0;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}"
     "th:first-child,td:first-child{text-align:left}th{font-weight:600;color:var(--soft)}"
     "th[scope=row]{font-weight:400;color:inherit}tr.lead>*{font-weight:650!important}"
-    "td.note{min-width:17rem}td.token{font-family:ui-monospace,monospace;white-space:pre-wrap;overflow-wrap:anywhere;"
+    "td.note{min-width:17rem}td.token{text-align:left;min-width:5rem;font-family:ui-monospace,monospace;white-space:"
+    "pre-wrap;overflow-wrap:anywhere;"
     "max-width:14rem}"
-    "td.text,th.text{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:9rem;max-width:24rem}"
+    "th.text{text-align:left}td.text{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:9rem;max-"
+    "width:24rem}"
     "figure{margin:1.1rem 0}figcaption{font-size:.88rem;color:var(--soft)}figure "
     "svg{width:100%;max-width:42rem;height:auto;display:block}"
     "figure svg g{color:inherit}details{margin:.8rem 0}summary{cursor:pointer;color:var(--soft)}code{font-size:.92em}";
@@ -356,9 +358,9 @@ static void table_worst(FILE *f, const cJSON *r) {
     if (cJSON_GetArraySize(list) == 0) return;
     fputs("<details open><summary>Worst tokens</summary>", f);
     table_begin(f, "The tokens on which the sides disagree most",
-                "position|<token|p under a|p under b|margin, nats|gap, nats|id|text|set");
+                "position|<token|p under a|p under b|margin, nats|gap, nats|id|trajectory|set");
     for (const cJSON *w = list->child; w; w = w->next) {
-        fprintf(f, "<tr><th scope=\"row\">%.0f</th><td class=\"token text\">", tv_view_number(w, "position"));
+        fprintf(f, "<tr><th scope=\"row\">%.0f</th><td class=\"token\">", tv_view_number(w, "position"));
         escape(f, cJSON_IsString(tv_view_item(w, "text")) ? tv_view_string(w, "text") : "-");
         fputs("</td>", f);
         cell(f, tv_view_number(w, "p_a"), NAN);
@@ -415,6 +417,8 @@ static void provenance(FILE *f, const cJSON *r) {
                {"trajectories a side", "N"},
                {"tokens a trajectory", "n"},
                {"reads a side", "R"},
+               {"sampling seed of side a", "seed_a"},
+               {"sampling seed of side b", "seed_b"},
                {"device of side a", "timing.device_a"},
                {"device of side b", "timing.device_b"},
                {"host", "timing.host"},
