@@ -7,6 +7,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "cli/comparison.h"
+#include "estimator/distance.h"
+#include "estimator/interval.h"
 #include "estimator/onset.h"
 #include "estimator/report_view.h"
 
@@ -22,6 +24,9 @@ static const struct {
     {"arrivals", "together|staggered"},
     {"logits", "bf16|f32"},
     {"prefill-chunk", "16"},
+    {"kv-dtype", "fp8|int8"},
+    {"weight-dtype", "int8|int4"},
+    {"device", "cpu|cuda"},
 };
 
 /* How many positions of the trajectories are replayed to find the first layer; and how far the sides' activations must
@@ -51,6 +56,14 @@ static void axes_free(axes *a) {
     free(a->at);
 }
 
+static int devices_here(void) {
+    cJSON *devices = tv_devices_json(), *d;
+    int n = 0;
+    cJSON_ArrayForEach(d, devices) n += cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(d, "available"));
+    cJSON_Delete(devices);
+    return n;
+}
+
 static axes axes_of(const tv_args *args) {
     axes list = {NULL, 0};
     for (const char *c = args->axis; c && *c;) {
@@ -58,7 +71,8 @@ static axes axes_of(const tv_args *args) {
         axes_add(&list, c, length, 1);
         c += length + (c[length] == ',');
     }
-    for (size_t i = 0; !args->axis && i < sizeof known / sizeof *known; i++)
+    for (size_t i = 0; !args->axis && i < sizeof known / sizeof *known; i++) {
+        if (!strcmp(known[i].option, "device") && devices_here() < 2) continue;
         for (const char *v = known[i].values; *v;) {
             size_t length = strcspn(v, "|");
             char *text = tv_xprintf("%s=%.*s", known[i].option, (int)length, v);
@@ -66,6 +80,7 @@ static axes axes_of(const tv_args *args) {
             free(text);
             v += length + (v[length] == '|');
         }
+    }
     return list;
 }
 
@@ -192,6 +207,109 @@ static tv_status add_first_position(const cli_comparison *c, int64_t reads, cJSO
     return s;
 }
 
+/* ---- expert models: the distance with routes replayed ---- */
+
+/* Side b's pass over set a on the routes that side a's pass takes; kept beside the run's own passes. */
+static tv_status routed_pass(const cli_comparison *c, const char *folder, const tv_trace *set, int64_t pass,
+                             tv_trace **out, tv_err *err) {
+    char *name = tv_xprintf("b-on-a.pass-%04lld.safetensors", (long long)pass), *path = tv_path_join(folder, name);
+    tv_routes routes = {0};
+    tv_trace *own = NULL;
+    tv_status s = TV_OK;
+    if (tv_path_exists(path)) {
+        s = tv_trace_open(path, out, err);
+    } else {
+        s = tv_session_replay_routes(c->session[0], set, 'a', pass, 0, &routes, NULL, &own, err);
+        if (s == TV_OK) s = tv_session_replay_routes(c->session[1], set, 'b', pass, 1, &routes, NULL, out, err);
+        if (s == TV_OK) s = tv_trace_write(*out, path, err);
+    }
+    tv_trace_close(own);
+    tv_routes_free(&routes);
+    free(name), free(path);
+    return s;
+}
+
+/* Mean of x over the trajectories of set a; distance: 1 where it is one. */
+static void add_mean(cJSON *o, const char *key, const tv_set *set, const double *x, int distance) {
+    /* One arm given as both: the delta method of one prompt then takes every trajectory for two independent ones. */
+    const tv_arms arms = {{x, x}, {set->N, set->N}, {set->prompt_index, set->prompt_index}};
+    tv_estimate e = tv_arms_estimate(&arms);
+    double se = e.clusters ? e.se : e.se * sqrt(2), low = e.estimate - e.quantile * se,
+           high = e.estimate + e.quantile * se;
+    cJSON *v = cJSON_AddObjectToObject(o, key), *ci = NULL;
+    cJSON_AddNumberToObject(v, "estimate", e.estimate);
+    tv_json_add_number(v, "se", se);
+    if (!isfinite(se)) return;
+    if (distance) tv_interval_clip(e.estimate, &low, &high);
+    ci = cJSON_AddArrayToObject(v, "ci95");
+    cJSON_AddItemToArray(ci, cJSON_CreateNumber(low));
+    cJSON_AddItemToArray(ci, cJSON_CreateNumber(high));
+}
+
+/* The distance over side a's trajectories alone, which the likelihood ratio gives: side b on side a's routes cannot
+ * draw trajectories of its own. routed [R]: its passes. */
+static tv_status add_routed_distance(const cli_comparison *c, const tv_dataset *data, tv_trace *const *routed,
+                                     int64_t R, cJSON *o, tv_err *err) {
+    tv_dataset view = *data;
+    tv_set *set = &view.set[TV_A];
+    const int32_t **ids = tv_xmalloc((size_t)R * sizeof *ids);
+    const float **lps = tv_xmalloc((size_t)R * sizeof *lps);
+    for (int64_t r = 0; r < R; r++) ids[r] = routed[r]->topk_ids, lps[r] = routed[r]->topk_logprobs;
+    set->ids[TV_B] = ids, set->lps[TV_B] = lps, set->own_lp[TV_B] = NULL, set->rank[TV_B] = NULL;
+    set->reads[TV_B] = R, set->k[TV_B] = routed[0]->k;
+    view.deterministic[TV_B] = data->deterministic[TV_A] && data->deterministic[TV_B];
+    const tv_distance_options options = {.reads = R, .readout = tv_readout_choose(data, c->args->readout)};
+    double *x[2] = {NULL, NULL};
+    tv_status s = TV_OK;
+    for (int way = 0; way < 2 && s == TV_OK; way++) {
+        tv_distance d;
+        s = tv_distance_run(way ? &view : data, &options, &d, err);
+        if (s != TV_OK) break;
+        x[way] = tv_xmalloc((size_t)set->N * sizeof(double));
+        tv_distance_likelihood_ratio(&d, TV_A, R, x[way]);
+        tv_distance_free(&d);
+    }
+    if (s == TV_OK) {
+        cJSON *v = cJSON_AddObjectToObject(o, "routes");
+        cJSON_AddStringToObject(v, "estimator", "likelihood ratio over side a's trajectories");
+        cJSON_AddNumberToObject(v, "reads", (double)R);
+        add_mean(v, "own", set, x[0], 1);
+        add_mean(v, "replayed", set, x[1], 1);
+        for (int64_t i = 0; i < set->N; i++) x[0][i] -= x[1][i];
+        add_mean(v, "difference", set, x[0], 0);
+    }
+    free(x[0]), free(x[1]), free(ids), free(lps);
+    return s;
+}
+
+static tv_status add_routes(const cli_comparison *c, cJSON *o, tv_err *err) {
+    tv_engine_info info;
+    tv_engine_describe(c->engine[1], &info);
+    if (!info.n_experts || !strcmp(tv_view_string(o, "verdict"), "identical")) return TV_OK;
+    if (c->args->side[1].serving.pad_batch) {
+        tv_json_add_null(o, "routes", "padding sequences have no routes to replay");
+        return TV_OK;
+    }
+    const char *run = tv_rundir_path(c->run);
+    char *path = tv_rundir_samples_path(c->run, TV_A), *folder = tv_path_join(run, "routes");
+    tv_dataset *data = NULL;
+    tv_trace *set = NULL, **routed = NULL;
+    int64_t R = 0;
+    tv_status s = tv_dir_make(folder, err);
+    if (s == TV_OK) tv_rundir_clean(folder);
+    if (s == TV_OK) s = tv_dataset_open(&run, 1, &data, err);
+    if (s == TV_OK) s = tv_trace_open(path, &set, err);
+    if (s == TV_OK) R = data->deterministic[TV_A] && data->deterministic[TV_B] ? 1 : tv_reads_usable(data);
+    routed = tv_xcalloc((size_t)R + 1, sizeof(tv_trace *));
+    for (int64_t r = 0; r < R && s == TV_OK; r++) s = routed_pass(c, folder, set, r, &routed[r], err);
+    if (s == TV_OK) s = add_routed_distance(c, data, routed, R, o, err);
+    for (int64_t r = 0; r < R; r++) tv_trace_close(routed[r]);
+    free(routed), free(path), free(folder);
+    tv_trace_close(set);
+    tv_dataset_close(data);
+    return s;
+}
+
 /* ---- one axis ---- */
 
 static void copy(cJSON *to, const char *key, const cJSON *from, const char *path) {
@@ -285,6 +403,7 @@ static tv_status measure_axis(const axis *a, cli_comparison *c, const char *fold
         if (tv_view_item(report, "libraries")) copy(o, "libraries", report, "libraries");
         s = add_first_position(c, (int64_t)tv_view_number(report, "R"), o, err);
         if (s == TV_OK) s = add_first_layer(c, o, err);
+        if (s == TV_OK) s = add_routes(c, o, err);
     }
     cJSON_Delete(report);
     free(path);
@@ -380,6 +499,7 @@ tv_status cli_attribution_run(tv_args *args, const char *given, cJSON **out, tv_
             for (int e = 0; e < 2; e++) {
                 tv_engine_info info;
                 tv_engine_describe(c[i].engine[e], &info);
+                if (info.n_experts) mine[e] += R; /* with routes replayed */
                 passes += mine[e];
                 seconds += cli_seconds(&machine, &info, &axis_args[i].side[e].serving, c[i].N, c[i].n,
                                        prompt_tokens(&c[i]), mine[e]);
@@ -475,6 +595,19 @@ void cli_attribution_print(const cJSON *r, FILE *out) {
         fprintf(out, "%s: routing decisions that change, by layer:", tv_view_string(o, "axis"));
         cJSON_ArrayForEach(row, routing) fprintf(out, " %.2f%%", 100 * tv_view_number(row, "changed"));
         fputc('\n', out);
+        if (!cJSON_IsObject(tv_view_item(o, "routes"))) continue;
+        char *text[2];
+        for (int way = 0; way < 2; way++) {
+            const cJSON *v = tv_view_item(o, way ? "routes.replayed" : "routes.own");
+            double se = tv_view_number(v, "se");
+            char *tv = tv_view_text(tv_view_number(v, "estimate"), se),
+                 *interval = tv_view_interval(tv_view_item(v, "ci95"), se);
+            text[way] = tv_xprintf("%s %s", tv, interval);
+            free(tv), free(interval);
+        }
+        fprintf(out, "%s: TV over side a's texts: %s on its own routes, %s with side a's routes replayed\n",
+                tv_view_string(o, "axis"), text[0], text[1]);
+        free(text[0]), free(text[1]);
     }
     cJSON_ArrayForEach(o, tv_view_item(r, "skipped"))
         fprintf(out, "left out: %s (%s)\n", tv_view_string(o, "axis"), tv_view_string(o, "why"));

@@ -13,7 +13,7 @@ static int run(tv_args *args, tv_err *err) {
     int code = EXIT_FAILED;
     tv_status status = cli_baseline_check(args, err);
     if (status == TV_OK) status = tv_dataset_open(args->positional, args->n_positional, &data, err);
-    if (status == TV_OK) status = cli_report_make(args, data, NULL, &report, err);
+    if (status == TV_OK) status = cli_report_make(args, data, NULL, NULL, &report, err);
     if (status == TV_OK && args->out) {
         status = tv_json_save(report, args->out, err);
         if (status == TV_OK) tv_note("wrote %s", args->out);

@@ -16,6 +16,7 @@ static const struct {
     {"noise", "Noise of one read", figure_noise},
     {"repeats", "Distance against the number of reads", figure_repeats},
     {"length", "Distance against the length of the text", figure_length},
+    {"long", "Distance over long texts, and a small cache", figure_long},
     {"batch", "Distance and noise against the batch", figure_batch},
     {"budget", "Error against budget", figure_budget},
     {"synthetic", "Error on an instance of known distance", figure_synthetic},
@@ -160,7 +161,7 @@ const tv_command tv_command_figure = {
     "[MODEL] NAME... | all [options]",
     "Measures what the figures need (runs are shared between them and kept in the folder) and writes\n"
     "NAME.csv, NAME.json (data with provenance), NAME.svg and NAME.png, and an index page. Names: noise,\n"
-    "repeats, length, batch, budget, synthetic, levels, support, scoring, topk, prompts, sampleonly,\n"
+    "repeats, length, long, batch, budget, synthetic, levels, support, scoring, topk, prompts, sampleonly,\n"
     "drift, and the tables complexity and multilevel (data only). Pictures need gnuplot.",
     "  tvgpu figure all\n  tvgpu figure synthetic levels -o figures\n  tvgpu figure MODEL all --scale full\n"
     "  tvgpu figure topk --run RUN\n",

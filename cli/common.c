@@ -329,7 +329,30 @@ void cli_add_libraries(cJSON *object, const tv_dataset *data) {
         if (data->libraries[e]) cJSON_AddItemToObject(sides, e ? "b" : "a", cJSON_Duplicate(data->libraries[e], 1));
 }
 
-tv_status cli_report_make(const tv_args *args, const tv_dataset *data, const cJSON *timing, cJSON **out, tv_err *err) {
+/* Adds the text of its token to every entry of worst_tokens. */
+static void add_texts(cJSON *report, const char *model_dir) {
+    cJSON *list = cJSON_GetObjectItemCaseSensitive(report, "worst_tokens"), *row;
+    tv_tokenizer *tok = NULL;
+    tv_err ignored = {0};
+    char *path = model_dir ? tv_path_join(model_dir, "tokenizer.json") : NULL;
+    if (path && tv_path_exists(path) && tv_tokenizer_load(model_dir, &tok, &ignored) != TV_OK) tv_err_clear(&ignored);
+    cJSON_ArrayForEach(row, list) {
+        int32_t id = (int32_t)cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(row, "token"));
+        char *text = NULL;
+        size_t size;
+        if (tok && tv_tokenizer_decode(tok, &id, 1, 0, 1, &text, &size, &ignored) != TV_OK) tv_err_clear(&ignored);
+        if (text)
+            cJSON_AddStringToObject(row, "text", text);
+        else
+            tv_json_add_null(row, "text", "the model's tokenizer is not at hand");
+        free(text);
+    }
+    tv_tokenizer_close(tok);
+    free(path);
+}
+
+tv_status cli_report_make(const tv_args *args, const tv_dataset *data, const char *model_dir, const cJSON *timing,
+                          cJSON **out, tv_err *err) {
     tv_report_options options = {args->reads, (int)args->readout, args->serving_order, args->seed[0]};
     cJSON *body = NULL;
     *out = NULL;
@@ -349,12 +372,21 @@ tv_status cli_report_make(const tv_args *args, const tv_dataset *data, const cJS
             tv_json_add_null(report, keys[i], "the data do not say");
     }
     cli_add_libraries(report, data);
+    static const char *const seeds[] = {"seed_a", "seed_b"};
+    for (int i = 0; i < 2; i++) {
+        const cJSON *seed = cJSON_GetObjectItemCaseSensitive(data->manifest, seeds[i]);
+        if (seed) cJSON_AddItemToObject(report, seeds[i], cJSON_Duplicate(seed, 1));
+    }
     for (cJSON *item = body->child; item;) {
         cJSON *next = item->next;
         cJSON_AddItemToObject(report, item->string, cJSON_DetachItemViaPointer(body, item));
         item = next;
     }
     cJSON_Delete(body);
+    if (!model_dir)
+        model_dir = cJSON_GetStringValue(
+            cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(data->manifest, "host"), "model_a"));
+    add_texts(report, model_dir);
     tv_status s = args->baseline ? baseline(args, report, err) : TV_OK;
     if (s != TV_OK) {
         cJSON_Delete(report);

@@ -46,10 +46,11 @@ TV_NODISCARD tv_status cli_ids_parse(const char *text, const char *name, int32_t
 /* Refuses a --baseline that is no report, before hours of work. */
 TV_NODISCARD tv_status cli_baseline_check(const tv_args *args, tv_err *err);
 
-/* The report of data: what the estimators say, who was measured, --baseline, and timing (NULL: estimated from files).
- * The caller deletes it. */
-TV_NODISCARD tv_status cli_report_make(const tv_args *args, const tv_dataset *data, const cJSON *timing, cJSON **report,
-                                       tv_err *err);
+/* The report of data: what the estimators say, who was measured, the text of tokens where the model's tokenizer is at
+ * hand (model_dir; NULL: where the data were made), --baseline, and timing (NULL: estimated from files). The caller
+ * deletes it. */
+TV_NODISCARD tv_status cli_report_make(const tv_args *args, const tv_dataset *data, const char *model_dir,
+                                       const cJSON *timing, cJSON **report, tv_err *err);
 /* "libraries" {a, b}: what libraries chose for the sides' steps, where any took part (docs/formats.md). */
 void cli_add_libraries(cJSON *object, const tv_dataset *data);
 /* Prints it to stdout, as text or with --json as JSON. */

@@ -477,7 +477,7 @@ tv_status cli_comparison_report(const cli_comparison *c, cJSON **report, tv_err 
     args.reads = 0;
     *report = NULL;
     tv_status s = tv_dataset_open(&folder, 1, &data, err);
-    if (s == TV_OK) s = cli_report_make(&args, data, timing, report, err);
+    if (s == TV_OK) s = cli_report_make(&args, data, c->dir[0], timing, report, err);
     if (s == TV_OK && c->target) cJSON_AddItemToObject(*report, "target", cJSON_Duplicate(c->target, 1));
     if (s == TV_OK) s = tv_json_save(*report, path, err);
     if (s != TV_OK) {

@@ -10,10 +10,14 @@
 typedef enum {
     FIGURE_PAIR,    /* two attention kernels under serving noise */
     FIGURE_SAME,    /* one of them against itself under the same noise */
-    FIGURE_NARROW,  /* as the pair, in a smaller batch */
-    FIGURE_WIDE,    /* as the pair, in a larger batch */
+    FIGURE_NARROW,  /* the pair's trajectories in batches of another size */
+    FIGURE_WIDE,    /* the same, in a third size */
     FIGURE_LENGTH,  /* the two kernels without noise, long trajectories */
     FIGURE_PROMPTS, /* the same over six prompts */
+    FIGURE_PREFILL, /* the trajectories of FIGURE_LENGTH, each scored at once */
+    FIGURE_LONG,    /* the two kernels without noise, trajectories as long as experiments have them */
+    FIGURE_RESERVE, /* its trajectories in a small cache, admitted by their whole length */
+    FIGURE_GROW,    /* the same, admitted by their current length */
     FIGURE_RUNS
 } figure_run;
 
@@ -58,7 +62,7 @@ const char *figure_backend(const tv_dataset *data, int e);
 typedef tv_status figure_fn(figures *f, cJSON *figure, tv_err *err);
 figure_fn figure_noise, figure_support;                                       /* figure_noise.c */
 figure_fn figure_repeats, figure_batch;                                       /* figure_repeats.c */
-figure_fn figure_length, figure_topk, figure_prompts;                         /* figure_length.c */
+figure_fn figure_length, figure_long, figure_topk, figure_prompts;            /* figure_length.c */
 figure_fn figure_scoring;                                                     /* figure_scoring.c */
 figure_fn figure_budget, figure_levels, figure_complexity, figure_multilevel; /* figure_schedule.c */
 figure_fn figure_synthetic, figure_sampleonly;                                /* figure_synthetic.c */

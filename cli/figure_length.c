@@ -96,6 +96,69 @@ tv_status figure_length(figures *f, cJSON *figure, tv_err *err) {
     return TV_OK;
 }
 
+/* First position at which pass 0 of the side that sampled set s gives trajectory i's token no mass; n: nowhere. */
+static tv_status own_dead_at(const tv_dataset *data, int s, int64_t *at, tv_err *err) {
+    double *q = tv_xmalloc((size_t)data->n * sizeof *q);
+    tv_status status = TV_OK;
+    for (int64_t i = 0; i < data->set[s].N && status == TV_OK; i++) {
+        status = tv_realised(data, s, s, 1, i, i + 1, tv_readout_choose(data, 0), q, err);
+        at[i] = 0;
+        while (at[i] < data->n && q[at[i]] > 0) at[i]++;
+    }
+    free(q);
+    return status;
+}
+
+/* The share of trajectories that hold a token which the side that wrote it, scoring them, gives no mass. */
+static tv_status add_own_zero_mass(const tv_dataset *data, cJSON *series, cJSON *values, tv_err *err) {
+    int64_t *at[2] = {NULL, NULL}, N = data->set[0].N + data->set[1].N, dead = 0;
+    tv_status status = TV_OK;
+    for (int s = 0; s < 2 && status == TV_OK; s++) {
+        at[s] = tv_xmalloc((size_t)data->set[s].N * sizeof *at[s]);
+        status = own_dead_at(data, s, at[s], err);
+    }
+    for (int64_t l = 1; l <= 32 && status == TV_OK; l++) {
+        int64_t length = (l * data->n + 31) / 32;
+        dead = 0;
+        for (int s = 0; s < 2; s++)
+            for (int64_t i = 0; i < data->set[s].N; i++) dead += at[s][i] < length;
+        plot_point(series, (double)length, (double)dead / (double)N, NAN, NAN);
+    }
+    cJSON_AddNumberToObject(values, "own_zero_mass", (double)dead / (double)N);
+    free(at[0]), free(at[1]);
+    return status;
+}
+
+tv_status figure_long(figures *f, cJSON *figure, tv_err *err) {
+    static const struct {
+        figure_run run;
+        const char *name, *key;
+    } ways[] = {{FIGURE_LONG, "as sampled", "sampled"},
+                {FIGURE_RESERVE, "small cache, reserve", "reserve"},
+                {FIGURE_GROW, "small cache, grow", "grow"}};
+    cJSON *values = cJSON_AddObjectToObject(figure, "values");
+    const char *x = "length of the text (tokens)";
+    cJSON *tv = plot_panel(figure, x, "total variation distance", PLOT_FROM_ZERO),
+          *mismatch = plot_panel(figure, x, "share of mismatches", PLOT_FROM_ZERO),
+          *own = plot_panel(figure, x, "share of texts with an own token without mass", PLOT_FROM_ZERO);
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        const tv_dataset *data;
+        TV_TRY(figure_data(f, ways[w].run, &data, err));
+        cJSON *numbers = cJSON_AddObjectToObject(values, ways[w].key);
+        TV_TRY(figure_add_length(data, plot_series(tv, ways[w].name, "line"),
+                                 plot_series(mismatch, ways[w].name, "line"), numbers, err));
+        TV_TRY(add_own_zero_mass(data, plot_series(own, ways[w].name, "line"), numbers, err));
+    }
+    cJSON_AddStringToObject(
+        figure, "caption",
+        "Two attention kernels, the same long trajectories scored in the batch that sampled them and "
+        "in a cache that holds a quarter of them: admitted by their whole length, or by their "
+        "current one and preempted. Right: what one pass of the side that wrote a text says of it. "
+        "Reported for a larger model on other engines: 0.541 at 500 tokens, 0.677 at 2000, mismatch "
+        "0.48.");
+    return TV_OK;
+}
+
 tv_status figure_prompts(figures *f, cJSON *figure, tv_err *err) {
     static const char *const columns[] = {"prompt", "trajectories", "TV", "se", "95% low", "95% high", "mismatch"};
     const tv_dataset *data;

@@ -95,7 +95,8 @@ tv_status figure_batch(figures *f, cJSON *figure, tv_err *err) {
             const cJSON *ci = tv_view_item(report, "tv.ci95");
             double low = ci && ci->child ? ci->child->valuedouble : NAN,
                    high = ci && ci->child ? ci->child->next->valuedouble : NAN;
-            if (!(batch > 0 && batch < (double)data->set[0].N)) batch = (double)data->set[0].N;
+            int padded = cJSON_IsTrue(tv_view_item(data->config[0], "pad_batch"));
+            if (!padded && !(batch > 0 && batch < (double)data->set[0].N)) batch = (double)data->set[0].N;
             plot_point(series, batch, tv_view_number(report, "tv.estimate"), low, high);
             for (int e = 0; e < 2 && k == 0; e++) {
                 if (!sigma[e]) sigma[e] = plot_series(noise, figure_backend(data, e), "line");
@@ -106,8 +107,9 @@ tv_status figure_batch(figures *f, cJSON *figure, tv_err *err) {
         }
     }
     cJSON_AddStringToObject(figure, "caption",
-                            "Both sides sample and score in batches of that size, composed anew in every pass; four "
-                            "reads a side; readout k of the recorded slots. Reported for batches of 256, 512, 1024 on "
-                            "other engines: 0.363, 0.586, 0.423.");
+                            "The same trajectories, sampled in one of the batch sizes and scored in each, in batches "
+                            "composed anew in every pass; readout k of the recorded slots. Right: k = 20. Reported "
+                            "for batches of 256, 512, 1024 on other engines: 0.363, 0.586, 0.423; sigma 3e-4, 0.019, "
+                            "at most 0.006.");
     return TV_OK;
 }

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -9,25 +10,66 @@
 #include "estimator/interval.h"
 #include "estimator/report_view.h"
 
-/* Reads of the pair make up the noise, repeats, levels and budget figures; its stored slots the topk and support ones.
- * Trajectories: the pilot protocol needs 66. */
+/* A run samples and scores; or it scores the trajectories of another one, in as many passes, under other options. Reads
+ * of the pair make up the noise, repeats, levels and budget figures; its stored slots the topk and support ones. Its
+ * trajectories: the pilot protocol needs 66. */
 typedef struct {
-    const char *name, *both, *b; /* options "NAME=VALUE NAME=VALUE" of both sides, and of side b behind them */
-    int shares_a;                /* side a is that of the pair */
+    const char *name;
+    const char *both[2]; /* options "NAME=VALUE NAME=VALUE" of both sides: quick, full */
+    const char *b;       /* of side b behind them */
     struct {
-        int64_t N, n, R;
-    } size[2]; /* quick, full */
+        int64_t N, n, R; /* R = 1, 2 without a small cache: whatever -R says, as the sides repeat themselves */
+    } size[2];           /* quick, full; of another run's trajectories only R counts */
+    int shares_a;        /* side a is that of the pair */
     int six_prompts;
+    int fits;   /* 1: n is cut to the positions that the model has, unless -n says n */
+    int scores; /* 1: the trajectories of run `of` ... */
+    figure_run of;
+    int prefill;  /* ... each at once instead of step by step ... */
+    double cache; /* ... in a cache that holds this share of them (0: no limit) */
 } run_plan;
 
-#define NOISY "order=shuffled arrivals=staggered store-k=100"
+#define NOISE "order=shuffled arrivals=staggered store-k=100"
+#define NOISY                                                                                                          \
+    { "batch=16 " NOISE, "batch=256 " NOISE }
+#define PLAIN                                                                                                          \
+    { "store-k=32", "store-k=32" }
+#define SMALL(admission)                                                                                               \
+    { "store-k=32 admission=" admission, "order=shuffled store-k=32 admission=" admission }
 static const run_plan plans[FIGURE_RUNS] = {
-    [FIGURE_PAIR] = {"pair", "batch=16 " NOISY, "backend=math pass-seed=1", 1, {{72, 64, 16}, {256, 500, 64}}, 0},
-    [FIGURE_SAME] = {"same", "batch=16 " NOISY, "pass-seed=1", 1, {{72, 64, 16}, {256, 500, 64}}, 0},
-    [FIGURE_NARROW] = {"batch-4", "batch=4 " NOISY, "backend=math pass-seed=1", 0, {{72, 64, 4}, {256, 500, 16}}, 0},
-    [FIGURE_WIDE] = {"batch-64", "batch=64 " NOISY, "backend=math pass-seed=1", 0, {{72, 64, 4}, {256, 500, 16}}, 0},
-    [FIGURE_LENGTH] = {"length", "store-k=32", "backend=math", 0, {{192, 192, 2}, {512, 500, 2}}, 0},
-    [FIGURE_PROMPTS] = {"prompts", "store-k=32", "backend=math", 0, {{144, 96, 2}, {510, 500, 2}}, 1},
+    [FIGURE_PAIR] = {"pair", NOISY, "backend=math pass-seed=1", {{72, 64, 16}, {512, 500, 64}}, .shares_a = 1},
+    [FIGURE_SAME] = {"same", NOISY, "pass-seed=1", {{72, 64, 16}, {512, 500, 64}}, .shares_a = 1},
+    [FIGURE_NARROW] = {"batch-narrow",
+                       {"batch=4 " NOISE, "batch=512 " NOISE},
+                       "backend=math pass-seed=1",
+                       {{.R = 4}, {.R = 32}},
+                       .scores = 1,
+                       .of = FIGURE_PAIR},
+    [FIGURE_WIDE] = {"batch-wide",
+                     {"batch=64 " NOISE, "batch=1024 " NOISE},
+                     "backend=math pass-seed=1",
+                     {{.R = 4}, {.R = 32}},
+                     .scores = 1,
+                     .of = FIGURE_PAIR},
+    [FIGURE_LENGTH] = {"length", PLAIN, "backend=math", {{192, 192, 2}, {512, 500, 2}}},
+    [FIGURE_PROMPTS] = {"prompts", PLAIN, "backend=math", {{144, 96, 2}, {510, 500, 2}}, .six_prompts = 1},
+    [FIGURE_PREFILL] =
+        {"scoring", PLAIN, "backend=math", {{.R = 1}, {.R = 1}}, .scores = 1, .of = FIGURE_LENGTH, .prefill = 1},
+    [FIGURE_LONG] = {"long", PLAIN, "backend=math", {{32, 2000, 1}, {512, 2000, 1}}, .fits = 1},
+    [FIGURE_RESERVE] = {"long-reserve",
+                        SMALL("reserve"),
+                        "backend=math pass-seed=1",
+                        {{.R = 1}, {.R = 64}},
+                        .scores = 1,
+                        .of = FIGURE_LONG,
+                        .cache = 0.25},
+    [FIGURE_GROW] = {"long-grow",
+                     SMALL("grow"),
+                     "backend=math pass-seed=1",
+                     {{.R = 1}, {.R = 64}},
+                     .scores = 1,
+                     .of = FIGURE_LONG,
+                     .cache = 0.25},
 };
 
 static const char *const prompt_texts[] = {
@@ -74,17 +116,37 @@ static tv_status set_options(const char *options, tv_side *side, tv_err *err) {
     return s;
 }
 
-static tv_status measure(figures *f, figure_run run, char *folder, tv_err *err) {
-    const run_plan *p = &plans[run];
-    tv_args *args = f->run_args[run] = tv_xmalloc(sizeof *args);
-    char *prompts = NULL;
+/* The arguments of a run; the caller has made them f's. */
+static tv_status fill_args(const figures *f, const run_plan *p, tv_args *args, tv_err *err) {
     *args = *f->args;
     if (!args->N) args->N = p->size[f->full].N;
     if (!args->n) args->n = p->size[f->full].n;
-    if (!args->R || p->size[f->full].R == 2) args->R = p->size[f->full].R; /* 2: the sides repeat themselves */
+    if (!args->R || (p->size[f->full].R <= 2 && !p->cache)) args->R = p->size[f->full].R;
     args->seed[1] = args->seed[0] + 1;
-    for (int e = 0; e < 2; e++) TV_TRY(set_options(p->both, &args->side[e], err));
-    TV_TRY(set_options(p->b, &args->side[1], err));
+    for (int e = 0; e < 2; e++) TV_TRY(set_options(p->both[f->full], &args->side[e], err));
+    return set_options(p->b, &args->side[1], err);
+}
+
+/* Cuts n to what the model has positions for. */
+static tv_status cut_length(figures *f, tv_args *args, tv_err *err) {
+    tv_args any = *args;
+    any.n = 1;
+    if (!f->base.engine[0]) {
+        tv_status s = cli_comparison_open(&f->base, &any, NULL, err);
+        f->base.args = args;
+        TV_TRY(s);
+    }
+    tv_engine_info info;
+    tv_engine_describe(f->base.engine[0], &info);
+    if (args->n > info.max_positions - f->base.prompts.longest) args->n = info.max_positions - f->base.prompts.longest;
+    return TV_OK;
+}
+
+/* Samples and scores. */
+static tv_status measure(figures *f, figure_run run, const char *folder, tv_err *err) {
+    const run_plan *p = &plans[run];
+    tv_args *args = f->run_args[run];
+    char *prompts = NULL;
     if (p->six_prompts) {
         tv_status s = write_prompts(f, &prompts, err);
         if (s != TV_OK) {
@@ -106,17 +168,83 @@ static tv_status measure(figures *f, figure_run run, char *folder, tv_err *err) 
     return s;
 }
 
+/* Side e's passes over both sets into folder. */
+static tv_status score_side(figures *f, figure_run run, int e, tv_trace *const set[2], const char *folder, tv_bar *bar,
+                            tv_err *err) {
+    const run_plan *p = &plans[run];
+    const tv_args *args = f->run_args[run];
+    tv_serving serving = args->side[e].serving;
+    int64_t longest = 0;
+    for (int64_t q = 0; q < set[0]->P; q++)
+        if (set[0]->prompt_offsets[q + 1] - set[0]->prompt_offsets[q] > longest)
+            longest = set[0]->prompt_offsets[q + 1] - set[0]->prompt_offsets[q];
+    int64_t N = set[0]->N > set[1]->N ? set[0]->N : set[1]->N, positions = longest + set[0]->n;
+    serving.pad_batch = serving.batch > N; /* a batch of that size, whoever fills it */
+    if (p->cache > 0) serving.kv_tokens = (int64_t)fmax((double)positions, p->cache * (double)(N * positions));
+    tv_session *session = NULL;
+    tv_status s = tv_session_open(f->base.engine[0], &serving, N, positions, &session, err);
+    for (int q = 0; q < 2 && s == TV_OK; q++)
+        for (int64_t pass = 0; pass < args->R && s == TV_OK; pass++) {
+            char *name = tv_xprintf("%c-on-%c.pass-%04lld.safetensors", 'a' + e, 'a' + q, (long long)pass),
+                 *path = tv_path_join(folder, name);
+            const uint64_t unit = (uint64_t)(N * set[0]->n);
+            tv_trace *trace = NULL;
+            tv_bar_part(bar, p->name, ((uint64_t)(2 * e + q) * (uint64_t)args->R + (uint64_t)pass) * unit);
+            if (!tv_path_exists(path)) {
+                s = p->prefill
+                        ? tv_session_score_prefill(session, set[q], (char)('a' + e), pass, &bar->progress, &trace, err)
+                        : tv_session_replay(session, set[q], (char)('a' + e), pass, &bar->progress, &trace, err);
+                if (s == TV_OK) s = tv_trace_write(trace, path, err);
+            }
+            tv_trace_close(trace);
+            free(name), free(path);
+        }
+    tv_session_close(session);
+    return s;
+}
+
+/* Scores the trajectories of another run, which lie in `from`. */
+static tv_status score(figures *f, figure_run run, const char *from, const char *folder, tv_err *err) {
+    tv_args *args = f->run_args[run];
+    tv_trace *set[2] = {NULL, NULL};
+    tv_status s = tv_dir_make(folder, err);
+    if (s == TV_OK) tv_rundir_clean(folder);
+    if (s == TV_OK && !f->base.engine[0]) s = cli_comparison_open(&f->base, args, NULL, err);
+    for (int q = 0; q < 2 && s == TV_OK; q++) {
+        char *name = tv_xprintf("%c.samples.safetensors", 'a' + q), *there = tv_path_join(from, name),
+             *here = tv_path_join(folder, name);
+        s = tv_trace_open(there, &set[q], err);
+        if (s == TV_OK && !tv_path_exists(here) && link(there, here) != 0) s = tv_trace_write(set[q], here, err);
+        free(name), free(there), free(here);
+    }
+    if (s == TV_OK) {
+        tv_bar bar;
+        tv_bar_start(&bar, plans[run].name, "tokens", 1, 4 * (uint64_t)(args->R * set[0]->N * set[0]->n), args->quiet);
+        for (int e = 0; e < 2 && s == TV_OK; e++) s = score_side(f, run, e, set, folder, &bar, err);
+        tv_bar_finish(&bar);
+    }
+    tv_trace_close(set[0]), tv_trace_close(set[1]);
+    return s;
+}
+
 tv_status figure_data(figures *f, figure_run run, const tv_dataset **data, tv_err *err) {
+    const run_plan *p = &plans[run];
+    const int given = run == FIGURE_PAIR && f->args->run;
     f->used |= 1u << run;
     if (!f->data[run]) {
-        char *folder =
-            run == FIGURE_PAIR && f->args->run ? tv_xstrdup(f->args->run) : tv_path_join(f->runs, plans[run].name);
+        char *folder = given ? tv_xstrdup(f->args->run) : tv_path_join(f->runs, p->name);
         tv_status s = TV_OK;
-        if (run != FIGURE_PAIR || !f->args->run) {
-            /* the pair first, so that a run that shares its side a finds it */
-            if (plans[run].shares_a && run != FIGURE_PAIR && !f->args->run) s = figure_data(f, FIGURE_PAIR, data, err);
-            if (s == TV_OK) tv_note("measuring \"%s\"", plans[run].name);
-            if (s == TV_OK) s = measure(f, run, folder, err);
+        /* first the pair for a run that shares its side a, and the trajectories that are to be scored */
+        if (p->scores)
+            s = figure_data(f, p->of, data, err);
+        else if (p->shares_a && run != FIGURE_PAIR && !f->args->run)
+            s = figure_data(f, FIGURE_PAIR, data, err);
+        if (s == TV_OK && !given) {
+            f->run_args[run] = tv_xmalloc(sizeof(tv_args));
+            s = fill_args(f, p, f->run_args[run], err);
+            if (s == TV_OK && p->fits && !f->args->n) s = cut_length(f, f->run_args[run], err);
+            if (s == TV_OK) tv_note("measuring \"%s\"", p->name);
+            if (s == TV_OK) s = p->scores ? score(f, run, (*data)->source, folder, err) : measure(f, run, folder, err);
         }
         const char *path = folder;
         if (s == TV_OK) s = tv_dataset_open(&path, 1, &f->data[run], err);
@@ -138,8 +266,13 @@ cJSON *figure_provenance(figures *f) {
             cJSON_DeleteItemFromObjectCaseSensitive(m, "prompt_ids");
             cJSON_DeleteItemFromObjectCaseSensitive(m, "prompt_offsets");
             cJSON_AddItemToObject(row, "run", m);
+        } else {
+            for (int e = 0; e < 2; e++)
+                if (f->data[run]->config[e])
+                    cJSON_AddItemToObject(row, e ? "b" : "a", cJSON_Duplicate(f->data[run]->config[e], 1));
         }
         cli_add_libraries(row, f->data[run]);
+        if (plans[run].scores) cJSON_AddStringToObject(row, "trajectories_of", plans[plans[run].of].name);
         cJSON_AddItemToArray(list, row);
     }
     if (f->extra) cJSON_AddItemToObject(o, "attribution", f->extra);

@@ -324,7 +324,7 @@ static void html_text(FILE *f, const char *text) {
 }
 
 static void html_cell(FILE *f, const cJSON *item, const char *tag) {
-    fprintf(f, "<%s>", tag);
+    fprintf(f, "<%s%s>", tag, strcmp(tag, "th") ? "" : " scope=\"col\"");
     if (cJSON_IsNumber(item))
         fprintf(f, "%.4g", item->valuedouble);
     else
@@ -356,11 +356,11 @@ tv_status plot_index(const cJSON *figures, const char *dir, int drawn, tv_err *e
         "max-width:60rem;padding:1rem;font:16px/1.5 system-ui,sans-serif;color:#1d2126;background:#fff}img{max-width:"
         "100%;height:auto}h2{font-size:1.1rem;margin-top:2.2rem}.wide{overflow-x:auto}table{border-collapse:collapse;"
         "font-variant-numeric:tabular-nums}th,td{padding:.2rem .8rem .2rem 0;text-align:right;border-bottom:1px solid "
-        "#dcdfe3}th:first-child,td:first-child{text-align:left}</style></head><body>\n<h1>Figures</h1>\n",
+        "#dcdfe3}th:first-child,td:first-child{text-align:left}</style></head><body><main>\n<h1>Figures</h1>\n",
         f);
     cJSON_ArrayForEach(figure, figures) {
         const char *name = tv_view_string(figure, "name");
-        fprintf(f, "<section id=\"%s\"><h2>", name);
+        fprintf(f, "<section aria-labelledby=\"%s\"><h2 id=\"%s\">", name, name);
         html_text(f, tv_view_string(figure, "title"));
         fputs("</h2>\n", f);
         if (tv_view_item(figure, "columns"))
@@ -375,7 +375,7 @@ tv_status plot_index(const cJSON *figures, const char *dir, int drawn, tv_err *e
         fprintf(f, " <a href=\"%s.csv\">data (CSV)</a>, <a href=\"%s.json\">with provenance (JSON)</a></p></section>\n",
                 name, name);
     }
-    fputs("</body></html>\n", f);
+    fputs("</main></body></html>\n", f);
     fclose(f);
     tv_status s = write_file(dir, "index", ".html", text, size, err);
     free(text);

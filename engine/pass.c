@@ -128,6 +128,48 @@ static void fill(tv_session *s, const tv_pass *p, const tv_sched_entry *e, int n
     }
 }
 
+/* Moves the experts of the entries' rows between the step's [L,M,used] and the pass's routes. */
+static void move_routes(const tv_session *s, const tv_pass *p, const tv_sched_entry *e, int n) {
+    const tv_config *c = &s->engine->model->config;
+    const tv_routes *r = p->routes;
+    size_t used = (size_t)r->used, M = (size_t)s->io.M;
+    for (int l = 0; l < r->layers; l++) {
+        size_t row = 0;
+        for (int i = 0; i < n; row += (size_t)e[i++].n_rows) {
+            if (e[i].seq < 0 || !c->layer_sparse[l]) continue;
+            size_t at = ((size_t)l * (size_t)r->N + (size_t)e[i].seq) * (size_t)r->positions + (size_t)e[i].pos;
+            int32_t *step = s->routes + ((size_t)l * M + row) * used, *kept = r->ids + at * used;
+            memcpy(p->replayed ? step : kept, p->replayed ? kept : step, (size_t)e[i].n_rows * used * sizeof *kept);
+        }
+    }
+}
+
+/* Memory of a pass with routes, for steps of at most `rows` rows. */
+static tv_status open_routes(tv_session *s, const tv_pass *p, int64_t rows, size_t *bytes, tv_err *err) {
+    void *device = NULL;
+    *bytes = (size_t)p->routes->layers * (size_t)rows * (size_t)p->routes->used * sizeof *s->routes;
+    s->routes = calloc(1, *bytes); /* of dense layers 0 stays: nobody reads it, and it names an expert */
+    if (!s->routes) return TV_FAIL(err, TV_ENOMEM, "no memory for the routes of %lld rows", (long long)rows);
+    if (p->replayed) TV_TRY(s->engine->ops->alloc(s->engine->dev, *bytes, &device, err));
+    s->imposed = device;
+    return TV_OK;
+}
+
+/* Sends the routes of the step about to be submitted to the device. */
+static tv_status impose_routes(tv_session *s, const tv_pass *p, const tv_sched_entry *e, int n, tv_err *err) {
+    const tv_engine *engine = s->engine;
+    move_routes(s, p, e, n);
+    return engine->ops->upload(
+        engine->dev, s->imposed, s->routes,
+        (size_t)p->routes->layers * (size_t)s->io.M * (size_t)p->routes->used * sizeof *s->routes, err);
+}
+
+static void close_routes(tv_session *s, size_t bytes) {
+    if (s->imposed) s->engine->ops->free(s->engine->dev, s->imposed, bytes);
+    free(s->routes);
+    s->routes = s->imposed = NULL;
+}
+
 /* 1 when logit row `row` has the bits that trajectory i's record of token t has. */
 static int same_record(const tv_session *s, const tv_pass *p, int64_t i, int64_t t, int row) {
     size_t k = (size_t)s->serving.store_k, cell = (size_t)i * (size_t)p->n + (size_t)t;
@@ -187,12 +229,13 @@ typedef struct {
 /* Steps that may be in flight at once: one where a step's results decide who runs in the next, or are watched. */
 static int most_in_flight(const tv_session *s, const tv_pass *p) {
     int may_end = !p->given && s->serving.eos == TV_EOS_STOP && s->engine->model->config.n_eos;
-    return may_end || p->on_token || s->profile ? 1 : s->n_flights;
+    return may_end || p->on_token || p->routes || s->profile ? 1 : s->n_flights;
 }
 
 static tv_status collect(running *r, const tv_progress *progress, tv_err *err) {
     TV_TRY(tv_step_collect(r->s, err));
     size_t i = (size_t)(r->collected++ % (uint64_t)r->most);
+    if (r->pass->routes && !r->pass->replayed) move_routes(r->s, r->pass, r->entries + i * (size_t)r->slots, r->n[i]);
     tv_status status = take(r->s, r->pass, r->sched, r->entries + i * (size_t)r->slots, r->n[i], &r->done, err);
     tv_progress_report(progress, r->done, r->total);
     return status;
@@ -217,6 +260,7 @@ static tv_status run_steps(running *r, const int32_t *prompt_len, const int64_t 
         memcpy(r->entries + i * (size_t)r->slots, entries, (size_t)n * sizeof *entries);
         r->n[i] = n;
         fill(r->s, p, entries, n, prompt_len, trajectory);
+        if (p->routes && p->replayed) TV_TRY(impose_routes(r->s, p, entries, n, err));
         TV_TRY(tv_step_submit(r->s, p->given ? TV_STEP_SCORE : TV_STEP_DRAW, p->seed, err));
         r->submitted++;
         if (r->submitted - r->collected == (uint64_t)r->most) TV_TRY(collect(r, progress, err));
@@ -253,10 +297,13 @@ tv_status tv_pass_run(tv_session *s, const tv_pass *p, const tv_progress *progre
     }
     r.entries = tv_xcalloc((size_t)r.most * (size_t)r.slots, sizeof *r.entries);
     r.n = tv_xcalloc((size_t)r.most, sizeof *r.n);
+    size_t route_bytes = 0;
     tv_status status = tv_sched_open(&options, &r.sched, err);
+    if (status == TV_OK && p->routes) status = open_routes(s, p, limits.rows, &route_bytes, err);
     double start = tv_session_now(s), steps = s->times.total;
     if (status == TV_OK) status = run_steps(&r, prompt_len, trajectory, progress, err);
     if (status != TV_OK) tv_steps_abandon(s);
+    close_routes(s, route_bytes);
     if (s->profile) { /* what was not spent inside steps */
         double host = tv_session_now(s) - start - (s->times.total - steps);
         s->times.host += host, s->times.total += host;

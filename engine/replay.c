@@ -69,13 +69,12 @@ void tv_pass_finish(const tv_session *s, tv_trace *trace) {
     cJSON_Delete(list);
 }
 
-tv_status tv_session_replay(tv_session *s, const tv_trace *set, char side, int64_t number, const tv_progress *progress,
-                            tv_trace **out, tv_err *err) {
-    tv_pass pass;
-    TV_TRY(tv_pass_from_set(s, set, number, &pass, err));
+/* The replay that pass describes, as a trace. */
+static tv_status run(tv_session *s, tv_pass *pass, const tv_trace *set, char side, const tv_progress *progress,
+                     tv_trace **out, tv_err *err) {
     tv_trace *trace = NULL;
-    TV_TRY(tv_pass_trace(s, &pass, side, set->set, NULL, &trace, err));
-    tv_status status = tv_pass_run(s, &pass, progress, err);
+    TV_TRY(tv_pass_trace(s, pass, side, set->set, NULL, &trace, err));
+    tv_status status = tv_pass_run(s, pass, progress, err);
     if (status != TV_OK) {
         tv_trace_close(trace);
         return status;
@@ -83,4 +82,51 @@ tv_status tv_session_replay(tv_session *s, const tv_trace *set, char side, int64
     tv_pass_finish(s, trace);
     *out = trace;
     return TV_OK;
+}
+
+tv_status tv_session_replay(tv_session *s, const tv_trace *set, char side, int64_t number, const tv_progress *progress,
+                            tv_trace **out, tv_err *err) {
+    tv_pass pass;
+    TV_TRY(tv_pass_from_set(s, set, number, &pass, err));
+    return run(s, &pass, set, side, progress, out, err);
+}
+
+void tv_routes_free(tv_routes *routes) {
+    free(routes->ids);
+    *routes = (tv_routes){0};
+}
+
+tv_status tv_session_replay_routes(tv_session *s, const tv_trace *set, char side, int64_t number, int replayed,
+                                   tv_routes *routes, const tv_progress *progress, tv_trace **out, tv_err *err) {
+    const tv_config *c = &s->engine->model->config;
+    tv_pass pass;
+    TV_TRY(tv_pass_from_set(s, set, number, &pass, err));
+    if (!c->n_experts) return TV_FAIL(err, TV_EARG, "the model has no experts, and so no routes");
+    if (replayed && s->serving.pad_batch)
+        return TV_FAIL(err, TV_EARG, "--pad-batch: padding sequences have no routes to replay; leave it out");
+    int64_t longest = 0;
+    for (int64_t q = 0; q < pass.P; q++)
+        if (pass.prompt_offsets[q + 1] - pass.prompt_offsets[q] > longest)
+            longest = pass.prompt_offsets[q + 1] - pass.prompt_offsets[q];
+    const tv_routes shape = {c->n_layers, c->n_experts_used, pass.N, longest + pass.n, NULL};
+    if (replayed) {
+        if (!routes->ids || routes->layers != shape.layers || routes->used != shape.used || routes->N != shape.N ||
+            routes->positions != shape.positions)
+            return TV_FAIL(err, TV_EARG,
+                           "routes of %d layers, %d experts, %lld trajectories of %lld positions, "
+                           "expected %d, %d, %lld, %lld",
+                           routes->layers, routes->used, (long long)routes->N, (long long)routes->positions,
+                           shape.layers, shape.used, (long long)shape.N, (long long)shape.positions);
+    } else {
+        size_t values = (size_t)shape.layers * (size_t)shape.N * (size_t)shape.positions * (size_t)shape.used;
+        tv_routes_free(routes);
+        *routes = shape;
+        routes->ids = malloc(values * sizeof *routes->ids);
+        if (!routes->ids)
+            return TV_FAIL(err, TV_ENOMEM, "no memory for the routes of %lld trajectories", (long long)shape.N);
+        for (size_t j = 0; j < values; j++) routes->ids[j] = -1;
+    }
+    pass.routes = routes;
+    pass.replayed = replayed;
+    return run(s, &pass, set, side, progress, out, err);
 }

@@ -306,7 +306,7 @@ static void on_tap(void *user, const char *name, int layer, const void *data, in
     tv_session *s = user;
     if (s->observer.fn) s->observer.fn(s->observer.user, name, layer, data, rows, width, dtype);
     if (s->profile) take_time(s, stage_time(&s->times, name));
-    if (s->routes && !strcmp(name, "route") && s->tap_status == TV_OK) {
+    if (s->routes && !s->imposed && !strcmp(name, "route") && s->tap_status == TV_OK) {
         size_t values = (size_t)rows * (size_t)width;
         s->tap_status = s->engine->ops->download(s->engine->dev, s->routes + (size_t)layer * values, data,
                                                  values * sizeof *s->routes, s->tap_err);
@@ -330,7 +330,8 @@ static tv_status compute(tv_session *s, tv_step_mode mode, uint64_t seed, tv_err
                     .kv = s->kv.layers,
                     .backend = s->backend,
                     .plan = s->plan,
-                    .logits_f32 = s->serving.logits_f32};
+                    .logits_f32 = s->serving.logits_f32,
+                    .routes = s->imposed};
     if (s->profile || s->routes || s->observer.fn) step.tap = (tv_tap){on_tap, s};
     s->tap_status = TV_OK;
     s->tap_err = err;
@@ -382,7 +383,7 @@ static tv_status compute_recorded(tv_session *s, tv_step_mode mode, uint64_t see
     const tv_engine *e = s->engine;
     const tv_step_io *io = &s->io;
     if (!e->ops->step_begin) return compute(s, mode, seed, err);
-    int longest = 0, run = 1;
+    int longest = 0, run = 1, watched = s->profile || s->routes || s->observer.fn;
     for (int i = 0; i < io->n_segments; i++) {
         int keys = io->segments[i].pos + io->segments[i].n_rows;
         if (keys > longest) longest = keys;
@@ -391,8 +392,8 @@ static tv_status compute_recorded(tv_session *s, tv_step_mode mode, uint64_t see
     tv_step_key key = {{io->M, io->n_segments, io->n_logits, mode, plan.key_tile, plan.split_keys, (int64_t)seed}};
     tv_step_io dev = *io;
     carve_in(&dev, s->in);
-    TV_TRY(e->ops->step_begin(e->dev, s, s->graphs && !s->profile && !s->routes ? &key : NULL, io->segments,
-                              dev.segments, io->n_segments, &run, err));
+    TV_TRY(e->ops->step_begin(e->dev, s, s->graphs && !watched ? &key : NULL, io->segments, dev.segments,
+                              io->n_segments, &run, err));
     return run ? e->ops->step_end(e->dev, compute(s, mode, seed, err), err) : TV_OK;
 }
 

@@ -91,7 +91,8 @@ struct tv_session {
     tv_step_io io;                 /* of the step begun or collected last */
     tv_recomputed recomputed;
     /* observers */
-    int32_t *routes;      /* NULL, or host memory [L,M,used] of the step's expert choices */
+    int32_t *routes;      /* NULL, or host memory [L,M,used] of the step's expert choices ... */
+    int32_t *imposed;     /* ... and NULL, or device memory [L,rows,used]: taken from there instead of the router */
     tv_tap observer;      /* fn NULL: none */
     tv_status tap_status; /* first failure inside a tap */
     tv_err *tap_err;
@@ -134,10 +135,12 @@ typedef struct {
     int32_t *tokens;               /* [N,n] i32 out, when drawn */
     int32_t *lengths;              /* [N] i32 out, when drawn */
     /* records, or NULL all: as in tv_trace */
-    int32_t *topk_ids;                       /* [N,n,k] i32 */
-    float *topk_logprobs;                    /* [N,n,k] f32 */
-    float *token_logprobs;                   /* [N,n] f32 */
-    int32_t *token_rank;                     /* [N,n] i32 */
+    int32_t *topk_ids;     /* [N,n,k] i32 */
+    float *topk_logprobs;  /* [N,n,k] f32 */
+    float *token_logprobs; /* [N,n] f32 */
+    int32_t *token_rank;   /* [N,n] i32 */
+    tv_routes *routes;     /* NULL, or the experts of every row a trajectory feeds: written to it ... */
+    int replayed;          /* ... or, 1, taken from it */
     int (*on_token)(void *user, int32_t id); /* NULL, or called with each drawn token; not 0 ends the trajectory */
     void *user;
 } tv_pass;

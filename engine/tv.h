@@ -112,6 +112,19 @@ TV_NODISCARD tv_status tv_session_sample(tv_session *session, const tv_job *job,
 /* Pass number `pass` of teacher-forced replay over the set's trajectories through the decode path. */
 TV_NODISCARD tv_status tv_session_replay(tv_session *session, const tv_trace *set, char side, int64_t pass,
                                          const tv_progress *progress, tv_trace **out, tv_err *err);
+/* The experts that every row of a pass was sent to: of trajectory i's position p (its prompt from 0 on, then its tokens). */
+typedef struct {
+    int layers, used;
+    int64_t N, positions; /* longest prompt + n */
+    int32_t *ids;         /* [layers,N,positions,used] i32; -1 in dense layers and where nothing was fed */
+} tv_routes;
+/* Replay of an expert model that hands out its routes, or (replayed) takes those of another side's pass over the same set
+ * instead of the router's choice, whose experts keep the weights that this side's router gives them. routes: zeroed or handed
+ * out before; the caller frees. Where a preempted trajectory is computed again its last routes are kept. Refused (TV_EARG)
+ * for dense models and, replayed, with padding sequences, which have no routes. */
+TV_NODISCARD tv_status tv_session_replay_routes(tv_session *session, const tv_trace *set, char side, int64_t pass, int replayed,
+                                                tv_routes *routes, const tv_progress *progress, tv_trace **out, tv_err *err);
+void tv_routes_free(tv_routes *routes); /* safe on a zeroed struct */
 /* Sequence-level scoring: the whole trajectory in one prefill. */
 TV_NODISCARD tv_status tv_session_score_prefill(tv_session *session, const tv_trace *set, char side, int64_t pass,
                                                 const tv_progress *progress, tv_trace **out, tv_err *err);

@@ -130,3 +130,29 @@ int tv_sampling_agreement(const tv_dataset *data, int s, double *largest, int64_
     *missing = absent;
     return 1;
 }
+
+/* Adds the sums of one block, in index order: the bits depend on nothing else. */
+static void add_bias(const tv_dataset *data, int s, tv_scoring_bias *sums) {
+    const tv_set *set = &data->set[s];
+    if (data->folded.side[s] || !set->sample_own_lp || !set->own_lp[s]) return;
+    for (int64_t rho = 0; rho < set->reads[s]; rho++)
+        for (int64_t i = 0; i < set->N; i++)
+            for (int64_t t = 0; t < tv_trajectory_length(data, set, i); t++) {
+                double d = (double)set->own_lp[s][rho][i * data->n + t] - (double)set->sample_own_lp[i * data->n + t];
+                if (!isfinite(d)) continue;
+                sums->values++, sums->mean += d, sums->rms += d * d, sums->equal += d == 0;
+            }
+}
+
+int tv_scoring_bias_run(const tv_dataset *data, int s, tv_scoring_bias *out) {
+    *out = (tv_scoring_bias){0};
+    if (data->n_blocks > 1)
+        for (int64_t b = 0; b < data->n_blocks; b++) add_bias(data->block[b], s, out);
+    else
+        add_bias(data, s, out);
+    if (!out->values) return 0;
+    out->mean /= (double)out->values;
+    out->rms = sqrt(out->rms / (double)out->values);
+    out->equal /= (double)out->values;
+    return 1;
+}

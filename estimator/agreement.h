@@ -24,4 +24,13 @@ int tv_reads_identical(const tv_dataset *data, int e);
  * sampled slots that a replay did not record. Returns 0 when no sampling records are stored. */
 int tv_sampling_agreement(const tv_dataset *data, int s, double *largest, int64_t *missing);
 
+/* The log-probabilities of set s's tokens in its own side's passes, minus those recorded while sampling. */
+typedef struct {
+    int64_t values;   /* compared: finite in both, over all stored passes */
+    double mean, rms; /* nats */
+    double equal;     /* share that agree to the bit */
+} tv_scoring_bias;
+/* Returns 0 when not both of them are stored. */
+int tv_scoring_bias_run(const tv_dataset *data, int s, tv_scoring_bias *out);
+
 #endif

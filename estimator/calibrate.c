@@ -17,7 +17,7 @@ static const double ROUNDING = 16 * DBL_EPSILON;
 
 /* Sums over one trajectory; merged in the order of trajectories. */
 typedef struct {
-    double chi2, chi2_stored, chi2_max, realised;
+    double chi2, chi2_stored, chi2_max, realised, realised_max;
     double d2, d3, d4, d_max, lagged[TV_CAL_LAGS], lagged_permuted;
     double slope2, slope2_expected;
     int64_t cells, realised_cells, tracked;
@@ -26,7 +26,7 @@ typedef struct {
 
 /* Counters of one thread; sizes: [n_sizes, cap+1]. */
 typedef struct {
-    tv_histogram chi2, deviation;
+    tv_histogram chi2, realised, deviation;
     uint64_t *sizes;
 } counters;
 
@@ -145,8 +145,11 @@ static void cell(const job *j, worker *b, int64_t i, int64_t t, int64_t in_chunk
     tv_histogram_add(&b->count.chi2, chi2);
     if (half[0] > 0 && half[1] > 0) {
         double d = (half[0] - half[1]) / H, m = 0.5 * (half[0] + half[1]) / H;
-        if (fabs(d) > ROUNDING * m) a->realised += 0.5 * H * d * d / (m * m);
+        double value = fabs(d) > ROUNDING * m ? 0.5 * H * d * d / (m * m) : 0;
+        a->realised += value;
+        a->realised_max = fmax(a->realised_max, value);
         a->realised_cells++;
+        tv_histogram_add(&b->count.realised, value);
     }
     if (seen) deviations(j, b, a);
 }
@@ -201,6 +204,7 @@ static void conclude(const job *j, const sums *all, const counters *count, tv_ca
         for (int lag = 0; lag < j->n_lags; lag++) tv_sum_add(&sum[LAGS + lag], a->lagged[lag]);
         out->cells += a->cells, realised += a->realised_cells, out->tracked += a->tracked;
         out->sigma2_union_max = fmax(out->sigma2_union_max, a->chi2_max);
+        out->sigma2_realised_max = fmax(out->sigma2_realised_max, a->realised_max);
         out->deviation_max = fmax(out->deviation_max, a->d_max);
         for (int r = 0; r < j->n_sizes; r++) {
             size_sum[r] += a->size_sum[r];
@@ -221,6 +225,7 @@ static void conclude(const job *j, const sums *all, const counters *count, tv_ca
     out->sigma2_union_p50 = tv_histogram_quantile(&count->chi2, 0.5);
     out->sigma2_union_p99 = tv_histogram_quantile(&count->chi2, 0.99);
     out->sigma2_realised = realised ? v[REALISED] / (double)realised : NAN;
+    out->sigma2_realised_p99 = realised ? tv_histogram_quantile(&count->realised, 0.99) : NAN;
     out->excluded = out->cells - realised;
     double R = (double)j->R, draws = (double)out->tracked * R, correct = sqrt(R / (R - 1));
     if (out->tracked) {
@@ -290,6 +295,7 @@ static tv_status part_run(const tv_dataset *data, const tv_calibrate_options *o,
 #pragma omp critical(calibrate_merge)
             {
                 tv_histogram_merge(&total.chi2, &b->count.chi2);
+                tv_histogram_merge(&total.realised, &b->count.realised);
                 tv_histogram_merge(&total.deviation, &b->count.deviation);
                 for (int64_t x = 0; x < j.n_sizes * (j.cap + 1); x++) total.sizes[x] += b->count.sizes[x];
             }

@@ -22,7 +22,7 @@ typedef struct {
     /* Half-split sigma^2 of one read: union-support chi-square, and that of the realised token over the cells where
      * both halves see it (`excluded` is the number of the others; 0 cells left: NaN). */
     double sigma2_union, sigma2_union_max, sigma2_union_p50, sigma2_union_p99;
-    double sigma2_realised;
+    double sigma2_realised, sigma2_realised_max, sigma2_realised_p99;
     int64_t excluded;
     double sigma2_union_stored; /* the same with halves by stored order: passes that drift or repeat make it differ */
     /* Union of ids over reads 0..r-1, for r = 1, 2, 4, ..., R. */

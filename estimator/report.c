@@ -632,6 +632,7 @@ static void add_tokens(state *st, cJSON *report) {
         cJSON_AddNumberToObject(row, "p_a", w->p[0]);
         cJSON_AddNumberToObject(row, "p_b", w->p[1]);
         add(row, "delta", w->delta, "one side gives the token no mass");
+        add(row, "margin", w->margin, "the side that sampled saw fewer than two tokens");
         int absent = !(w->p[0] > 0) || !(w->p[1] > 0);
         add(row, "gap", w->gap,
             absent ? "token_logprobs are not stored, or not finite" : "both sides recorded the token");
@@ -666,6 +667,29 @@ static void add_checks(state *st, cJSON *report) {
         cJSON_AddNumberToObject(checks, s ? "sampling_missing_b" : "sampling_missing_a", (double)missing);
     }
     cJSON_AddNumberToObject(checks, "both_dead", 0.5 * (p.dead_both[0] + p.dead_both[1]));
+}
+
+/* How each side's passes score what it sampled: by what method, under which other options, and how far off. */
+static void add_scoring(const state *st, cJSON *report) {
+    cJSON *scoring = cJSON_AddObjectToObject(report, "scoring");
+    for (int s = 0; s < 2; s++) {
+        const cJSON *passes = st->data.config[s], *drawn = st->data.sampled_config[s], *field;
+        const char *method = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(passes, "method"));
+        cJSON *o = cJSON_AddObjectToObject(scoring, s ? "b" : "a"), *other = NULL;
+        cJSON_AddStringToObject(o, "method", method ? method : "replay");
+        if (passes && drawn) other = cJSON_AddArrayToObject(o, "other_options");
+        if (!other) tv_json_add_null(o, "other_options", "the data do not say what the trajectories were drawn under");
+        for (field = other ? drawn->child : NULL; field; field = field->next) {
+            const cJSON *now = cJSON_GetObjectItemCaseSensitive(passes, field->string);
+            if (!cJSON_Compare(field, now, 1)) cJSON_AddItemToArray(other, cJSON_CreateString(field->string));
+        }
+        tv_scoring_bias bias;
+        int known = tv_scoring_bias_run(&st->data, s, &bias);
+        const char *why = "the tokens' log-probabilities are not stored of both";
+        add(o, "mean", known ? bias.mean : NAN, why);
+        add(o, "rms", known ? bias.rms : NAN, why);
+        add(o, "equal", known ? bias.equal : NAN, why);
+    }
 }
 
 /* ---- */
@@ -788,6 +812,7 @@ static tv_status write_down(state *st, cJSON *report, tv_err *err) {
     add_curves(st, report);
     add_tokens(st, report);
     add_checks(st, report);
+    add_scoring(st, report);
     return TV_OK;
 }
 

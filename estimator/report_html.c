@@ -24,13 +24,21 @@ static const char STYLE[] =
     ".gauge "
     "u{position:absolute;top:-.25rem;bottom:-.25rem;width:3px;margin-left:-1.5px;background:var(--a);border-radius:2px}"
     ".ends{display:flex;justify-content:space-between;font-size:.8rem;color:var(--soft)}"
-    ".wide{overflow-x:auto}table{border-collapse:collapse;font-size:.92rem;margin:.7rem "
+    "nav ol{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;padding:0;margin:1rem 0 0;list-style-position:inside}"
+    "a{color:inherit}a:focus-visible,summary:focus-visible,.wide:focus-visible{outline:2px solid var(--a)}"
+    ".sr{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}"
+    ".wide{overflow-x:auto;position:relative}table{border-collapse:collapse;font-size:.92rem;margin:.7rem "
     "0;font-variant-numeric:tabular-nums}"
-    "th,td{padding:.25rem .8rem .25rem 0;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}"
-    "th:first-child,td:first-child{text-align:left}th{font-weight:600;color:var(--soft)}tr.lead td{font-weight:650}"
-    "td.text,th.text{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:9rem;max-width:24rem}"
+    "th,td{padding:.25rem .7rem .25rem 0;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}"
+    "th:first-child,td:first-child{text-align:left}th{font-weight:600;color:var(--soft)}"
+    "th[scope=row]{font-weight:400;color:inherit}tr.lead>*{font-weight:650!important}"
+    "td.note{min-width:17rem}td.token{text-align:left;min-width:5rem;font-family:ui-monospace,monospace;white-space:"
+    "pre-wrap;overflow-wrap:anywhere;"
+    "max-width:14rem}"
+    "th.text{text-align:left}td.text{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:9rem;max-"
+    "width:24rem}"
     "figure{margin:1.1rem 0}figcaption{font-size:.88rem;color:var(--soft)}figure "
-    "svg{width:100%;height:auto;display:block}"
+    "svg{width:100%;max-width:42rem;height:auto;display:block}"
     "figure svg g{color:inherit}details{margin:.8rem 0}summary{cursor:pointer;color:var(--soft)}code{font-size:.92em}";
 
 static void escape(FILE *f, const char *text) {
@@ -62,8 +70,34 @@ static void cell(FILE *f, double value, double se) {
     free(text);
 }
 
+/* Begins a table that scrolls by itself where it is wider than the page: its columns, separated by '|'; one that begins
+ * with '<' holds text. */
+static void table_begin(FILE *f, const char *caption, const char *columns) {
+    fprintf(f,
+            "<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"%s\"><table><caption "
+            "class=\"sr\">%s</caption><thead><tr>",
+            caption, caption);
+    for (const char *c = columns; *c;) {
+        size_t n = strcspn(c, "|");
+        int text = *c == '<';
+        fprintf(f, "<th scope=\"col\"%s>%.*s</th>", text ? " class=\"text\"" : "", (int)n - text, c + text);
+        c += n + (c[n] == '|');
+    }
+    fputs("</tr></thead><tbody>\n", f);
+}
+
+static void table_end(FILE *f) { fputs("</tbody></table></div>\n", f); }
+
+/* Begins a row that is named by what it is about. */
+static void row_begin(FILE *f, const char *name, int leads) {
+    fprintf(f, "<tr%s><th scope=\"row\">", leads ? " class=\"lead\"" : "");
+    escape(f, name);
+    fputs("</th>", f);
+}
+
 static void section(FILE *f, const tv_view_answers *answers, int which) {
-    fprintf(f, "<section><h2 id=\"q%d\"><b>%d</b>%s</h2>\n<p>", which + 1, which + 1, tv_view_questions[which]);
+    fprintf(f, "<section aria-labelledby=\"q%d\"><h2 id=\"q%d\"><b>%d</b>%s</h2>\n<p>", which + 1, which + 1, which + 1,
+            tv_view_questions[which]);
     escape(f, answers->text[which]);
     fputs("</p>\n", f);
 }
@@ -103,10 +137,11 @@ static void put_svg(FILE *f, const char *svg, int number, const char *label) {
     }
 }
 
-static const char HEAD[] = "set terminal svg size 720,380 dynamic font 'sans,14'\nset border 3 lc rgb '#010203'\nset "
-                           "tics nomirror tc rgb '#010203'\n"
-                           "set xlabel tc rgb '#010203'\nset ylabel tc rgb '#010203'\nset key top left tc rgb "
-                           "'#010203'\nset style fill transparent solid 0.2 noborder\n";
+static const char HEAD[] =
+    "set terminal svg size 560,330 dynamic font 'sans,15'\nset border 3 lc rgb '#010203'\nset "
+    "tics nomirror tc rgb '#010203'\n"
+    "set xlabel tc rgb '#010203'\nset ylabel tc rgb '#010203'\nset key above left samplen 2 width 1 tc rgb "
+    "'#010203'\nset style fill transparent solid 0.2 noborder\n";
 
 /* Both returned scripts are owned by the caller; NULL: nothing to draw. */
 static char *script_length(const cJSON *r) {
@@ -115,7 +150,8 @@ static char *script_length(const cJSON *r) {
     char *text = NULL;
     size_t size;
     FILE *f = open_memstream(&text, &size);
-    fprintf(f, "%sset xlabel 'length, tokens'\nset yrange [0:*]\n$d << EOD\n", HEAD);
+    fprintf(f, "%sset xlabel 'length, tokens'\nset ylabel 'total variation distance'\nset yrange [0:*]\n$d << EOD\n",
+            HEAD);
     for (const cJSON *p = list->child; p; p = p->next) {
         double tv = tv_view_number(p, "tv"), se = tv_view_number(p, "se");
         if (!isfinite(se)) se = 0;
@@ -139,7 +175,8 @@ static char *script_repeats(const cJSON *r) {
     size_t size;
     FILE *f = open_memstream(&text, &size);
     fprintf(f,
-            "%sset xlabel 'reads r'\nset yrange [0:*]\nset key below\nset datafile missing '?'\nset logscale x 2\n$d "
+            "%sset xlabel 'reads r'\nset ylabel 'total variation distance'\nset yrange [0:*]\nset "
+            "datafile missing '?'\nset logscale x 2\n$d "
             "<< EOD\n",
             HEAD);
     for (const cJSON *p = list->child; p; p = p->next) {
@@ -188,7 +225,10 @@ static char *script_positions(const cJSON *r) {
     char *text = NULL;
     size_t size;
     FILE *f = open_memstream(&text, &size);
-    fprintf(f, "%sset xlabel 'position'\nset yrange [0:*]\nset key top right\n$d << EOD\n", HEAD);
+    fprintf(f,
+            "%sset xlabel 'position, tokens'\nset ylabel 'token TV; share'\nset yrange [0:*]\n$d << "
+            "EOD\n",
+            HEAD);
     for (const cJSON *p = list->child; p; p = p->next)
         fprintf(f, "%.9g %.9g %.9g\n", 0.5 * (tv_view_number(p, "from") + tv_view_number(p, "to") - 1),
                 tv_view_number(p, "tv"), tv_view_number(p, "flips"));
@@ -228,25 +268,23 @@ static void table_estimators(FILE *f, const cJSON *r) {
     static const char *const KEY[] = {"hedged", "plugin", "jackknife", "split_sign", "likelihood_ratio", "sign_bound"};
     static const char *const NAME[] = {"hedged",     "plug-in",          "jackknife",
                                        "split-sign", "likelihood ratio", "sign lower bound"};
-    fputs("<div class=\"wide\"><table><tr><th>estimator</th><th>TV</th><th>se</th><th>95% interval</th><th "
-          "class=\"text\">the interval holds</th></tr>\n",
-          f);
+    table_begin(f, "The distance by every estimator", "estimator|TV|se|95% interval|<the interval holds");
     for (int i = 0; i < 6; i++) {
         const cJSON *e = tv_view_item(tv_view_item(r, "estimators"), KEY[i]);
         double se = tv_view_number(e, "se");
         char *ci = tv_view_interval(tv_view_item(e, "ci95"), se);
         char reason[64];
         snprintf(reason, sizeof reason, "estimators.%s_reason", KEY[i]);
-        fprintf(f, "<tr%s><td>%s</td>", strcmp(tv_view_string(r, "tv.estimator"), KEY[i]) == 0 ? " class=\"lead\"" : "",
-                NAME[i]);
+        row_begin(f, NAME[i], strcmp(tv_view_string(r, "tv.estimator"), KEY[i]) == 0);
         cell(f, tv_view_number(e, "estimate"), se);
         cell(f, se, se);
-        fprintf(f, "<td>%s</td><td class=\"text\">", ci);
+        fprintf(f, "<td>%s</td><td class=\"text note\">", ci);
         escape(f, cJSON_IsObject(e) ? tv_view_string(e, "interval") : tv_view_string(r, reason));
         fputs("</td></tr>\n", f);
         free(ci);
     }
-    fputs("</table></div>\n<p class=\"soft\">", f);
+    table_end(f);
+    fputs("<p class=\"soft\">", f);
     escape(f, tv_view_string(r, "tv.method"));
     double za = tv_view_number(r, "faithfulness.a"), zb = tv_view_number(r, "faithfulness.b");
     fputs(".", f);
@@ -262,9 +300,9 @@ static void table_noise(FILE *f, const cJSON *r) {
         {"sigma, realized token", "sigma.%c.realized"},  {"width by median", "sigma.%c.width_median"},
         {"excess kurtosis", "sigma.%c.kurtosis"},        {"drift over passes (1 = none)", "sigma.%c.drift.ratio"},
         {"distinct ids a position", "support.%c.mean"}};
-    fputs("<div class=\"wide\"><table><tr><th></th><th>side a</th><th>side b</th></tr>\n", f);
+    table_begin(f, "The noise of each side", "noise|side a|side b");
     for (size_t i = 0; i < sizeof ROW / sizeof *ROW; i++) {
-        fprintf(f, "<tr><td>%s</td>", ROW[i].name);
+        row_begin(f, ROW[i].name, 0);
         for (int e = 0; e < 2; e++) {
             char path[64];
             snprintf(path, sizeof path, "%.*s%c%s", (int)(strchr(ROW[i].path, '%') - ROW[i].path), ROW[i].path, 'a' + e,
@@ -273,24 +311,21 @@ static void table_noise(FILE *f, const cJSON *r) {
         }
         fputs("</tr>\n", f);
     }
-    fputs("</table></div>\n", f);
+    table_end(f);
 }
 
 static void table_differences(FILE *f, const tv_view_differences *d) {
     if (d->n == 0) return;
-    fputs("<div class=\"wide\"><table><tr><th>field</th><th class=\"text\">side a</th><th class=\"text\">side "
-          "b</th></tr>\n",
-          f);
+    table_begin(f, "Fields in which the configurations differ", "field|<side a|<side b");
     for (int i = 0; i < d->n; i++) {
-        fputs("<tr><td>", f);
-        escape(f, d->item[i].key);
-        fputs("</td><td class=\"text\">", f);
+        row_begin(f, d->item[i].key, 0);
+        fputs("<td class=\"text\">", f);
         escape(f, d->item[i].a);
         fputs("</td><td class=\"text\">", f);
         escape(f, d->item[i].b);
         fputs("</td></tr>\n", f);
     }
-    fputs("</table></div>\n", f);
+    table_end(f);
 }
 
 static void list_libraries(FILE *f, const cJSON *r) {
@@ -322,47 +357,114 @@ static void table_tokens(FILE *f, const cJSON *r) {
                {"k3 KL, x from a", "token.rl.k3_kl_ab"},
                {"chi-square, x from a", "token.rl.chi2_token_ab"},
                {"near-tie mismatches", "near_tie_mismatch"}};
-    fputs("<div class=\"wide\"><table><tr><th>per token</th><th>value</th></tr>\n", f);
+    table_begin(f, "Distances token by token", "per token|value");
     for (size_t i = 0; i < sizeof ROW / sizeof *ROW; i++) {
-        fprintf(f, "<tr><td>%s</td>", ROW[i].name);
+        row_begin(f, ROW[i].name, 0);
         cell(f, tv_view_number(r, ROW[i].path), NAN);
         fputs("</tr>\n", f);
     }
-    fputs("</table></div>\n", f);
+    table_end(f);
 }
 
 static void table_worst(FILE *f, const cJSON *r) {
     const cJSON *list = tv_view_item(r, "worst_tokens");
     if (cJSON_GetArraySize(list) == 0) return;
-    fputs("<details open><summary>Worst tokens</summary><div "
-          "class=\"wide\"><table><tr><th>set</th><th>trajectory</th><th>position</th><th>token</th><th>p under a</th>"
-          "<th>p under b</th><th>gap, nats</th></tr>\n",
-          f);
+    fputs("<details open><summary>Worst tokens</summary>", f);
+    table_begin(f, "The tokens on which the sides disagree most",
+                "position|<token|p under a|p under b|margin, nats|gap, nats|id|trajectory|set");
     for (const cJSON *w = list->child; w; w = w->next) {
-        fprintf(f, "<tr><td>%s</td><td>%.0f</td><td>%.0f</td><td>%.0f</td>",
-                strcmp(tv_view_string(w, "set"), "b") == 0 ? "b" : "a", tv_view_number(w, "trajectory"),
-                tv_view_number(w, "position"), tv_view_number(w, "token"));
+        fprintf(f, "<tr><th scope=\"row\">%.0f</th><td class=\"token\">", tv_view_number(w, "position"));
+        escape(f, cJSON_IsString(tv_view_item(w, "text")) ? tv_view_string(w, "text") : "-");
+        fputs("</td>", f);
         cell(f, tv_view_number(w, "p_a"), NAN);
         cell(f, tv_view_number(w, "p_b"), NAN);
+        cell(f, tv_view_number(w, "margin"), NAN);
         cell(f, tv_view_number(w, "gap"), NAN);
-        fputs("</tr>\n", f);
+        fprintf(f, "<td>%.0f</td><td>%.0f</td><td>%s</td></tr>\n", tv_view_number(w, "token"),
+                tv_view_number(w, "trajectory"), strcmp(tv_view_string(w, "set"), "b") == 0 ? "b" : "a");
     }
-    fputs("</table></div></details>\n", f);
+    table_end(f);
+    fputs("<p class=\"soft\">margin: between the two most likely tokens there, on the side that wrote the text; gap: "
+          "from the "
+          "token up to the last recorded slot of the side that lacks it.</p></details>\n",
+          f);
 }
 
 static void table_curve(FILE *f, const cJSON *r, const char *key, const char *const columns[], int n,
                         const char *title) {
     const cJSON *list = tv_view_item(r, key);
     if (cJSON_GetArraySize(list) == 0) return;
-    fprintf(f, "<details><summary>%s</summary><div class=\"wide\"><table><tr>", title);
-    for (int c = 0; c < n; c++) fprintf(f, "<th>%s</th>", columns[c]);
-    fputs("</tr>\n", f);
+    char names[128] = "";
+    for (int c = 0; c < n; c++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", c ? "|" : "", columns[c]);
+    fprintf(f, "<details><summary>%s</summary>", title);
+    table_begin(f, title, names);
     for (const cJSON *p = list->child; p; p = p->next) {
-        fprintf(f, "<tr><td>%.0f</td>", tv_view_number(p, columns[0]));
+        fprintf(f, "<tr><th scope=\"row\">%.0f</th>", tv_view_number(p, columns[0]));
         for (int c = 1; c < n; c++) cell(f, tv_view_number(p, columns[c]), 1e-3);
         fputs("</tr>\n", f);
     }
-    fputs("</table></div></details>\n", f);
+    table_end(f);
+    fputs("</details>\n", f);
+}
+
+/* A row of what was measured, unless the report does not say. */
+static void fact(FILE *f, const char *name, const cJSON *item) {
+    if (!item || cJSON_IsNull(item)) return;
+    char *text = cJSON_IsString(item) ? tv_xstrdup(item->valuestring) : tv_json_line(item);
+    row_begin(f, name, 0);
+    fputs("<td class=\"text\">", f);
+    escape(f, text);
+    fputs("</td></tr>\n", f);
+    free(text);
+}
+
+/* Who was measured, with what, where and when; and both configurations in full. */
+static void provenance(FILE *f, const cJSON *r) {
+    static const struct {
+        const char *name, *path;
+    } ROW[] = {{"tvgpu", "tvgpu"},
+               {"architecture", "model.architecture"},
+               {"parameters", "model.parameters"},
+               {"hash of the weights", "model.weights_hash"},
+               {"trajectories a side", "N"},
+               {"tokens a trajectory", "n"},
+               {"reads a side", "R"},
+               {"sampling seed of side a", "seed_a"},
+               {"sampling seed of side b", "seed_b"},
+               {"device of side a", "timing.device_a"},
+               {"device of side b", "timing.device_b"},
+               {"host", "timing.host"},
+               {"date", "timing.date"},
+               {"seconds", "timing.seconds"},
+               {"run folder", "timing.folder"}};
+    fputs("<section aria-labelledby=\"provenance\"><h2 id=\"provenance\">Provenance</h2>\n", f);
+    table_begin(f, "What was measured, with what, where and when", "what|<value");
+    for (size_t i = 0; i < sizeof ROW / sizeof *ROW; i++) fact(f, ROW[i].name, tv_view_item(r, ROW[i].path));
+    table_end(f);
+    const cJSON *a = tv_view_item(r, "a"), *b = tv_view_item(r, "b");
+    if (cJSON_IsObject(a) && cJSON_IsObject(b)) {
+        fputs("<details><summary>Both configurations in full</summary>", f);
+        table_begin(f, "Both configurations in full", "field|<side a|<side b");
+        for (const cJSON *x = a->child; x; x = x->next) {
+            const cJSON *y = cJSON_GetObjectItemCaseSensitive(b, x->string);
+            row_begin(f, x->string, 0);
+            for (int e = 0; e < 2; e++) {
+                const cJSON *item = e ? y : x;
+                char *text = !item                  ? tv_xstrdup("-")
+                             : cJSON_IsString(item) ? tv_xstrdup(item->valuestring)
+                                                    : tv_json_line(item);
+                fputs("<td class=\"text\">", f);
+                escape(f, text);
+                fputs("</td>", f);
+                free(text);
+            }
+            fputs("</tr>\n", f);
+        }
+        table_end(f);
+        fputs("</details>\n", f);
+    }
+    fputs("</section>\n", f);
 }
 
 static void gauge(FILE *f, const cJSON *r) {
@@ -387,15 +489,24 @@ static void page(FILE *f, const cJSON *r) {
     fprintf(f,
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
             "content=\"width=device-width,initial-scale=1\">"
-            "<title>TV %s - tvgpu</title><style>%s</style></head><body><main>\n<h1>Total variation between two serving "
+            "<title>TV %s - tvgpu</title><style>%s</style></head><body><main>\n<header><h1>Total variation between two "
+            "serving "
             "configurations</h1>\n<p class=\"soft\">",
             value, STYLE);
     escape(f, subject);
     fprintf(f, "</p>\n<p class=\"big\">%s</p><p class=\"soft\">95%% interval %s</p>\n", value, interval);
     gauge(f, r);
+    fputs("</header>\n<nav aria-label=\"Questions\"><ol>", f);
+    for (int q = 0; q < TV_ANSWERS; q++) fprintf(f, "<li><a href=\"#q%d\">%s</a></li>", q + 1, tv_view_questions[q]);
+    fputs("</ol></nav>\n", f);
     section(f, &answers, TV_ANSWER_IDENTICAL);
     fputs("</section>\n", f);
     section(f, &answers, TV_ANSWER_DISTANCE);
+    for (int e = 0; e < 2; e++) {
+        char *text = tv_view_scoring(r, e);
+        if (text) fputs("<p>", f), escape(f, text), fputs("</p>\n", f);
+        free(text);
+    }
     if (!identical) {
         table_estimators(f, r);
         figure(f, script_length(r), 1,
@@ -434,7 +545,9 @@ static void page(FILE *f, const cJSON *r) {
     }
     fputs("</section>\n", f);
     section(f, &answers, TV_ANSWER_CI);
-    fputs("</section>\n</main></body></html>\n", f);
+    fputs("</section>\n", f);
+    provenance(f, r);
+    fputs("</main></body></html>\n", f);
     free(subject);
     free(value);
     free(interval);

@@ -252,6 +252,11 @@ void tv_report_print(const cJSON *report, FILE *out) {
         gauge(out, report);
         estimators(out, report);
     }
+    for (int e = 0; e < 2; e++) {
+        char *text = tv_view_scoring(report, e);
+        if (text) line(out, text);
+        free(text);
+    }
     question(out, &answers, TV_ANSWER_NOISE);
     noise(out, report);
     question(out, &answers, TV_ANSWER_SWITCH);

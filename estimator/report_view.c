@@ -263,6 +263,29 @@ void tv_view_answers_free(tv_view_answers *a) {
     for (int i = 0; i < TV_ANSWERS; i++) free(a->text[i]);
 }
 
+char *tv_view_scoring(const cJSON *report, int e) {
+    const cJSON *o = tv_view_item(report, e ? "scoring.b" : "scoring.a"), *field;
+    const int prefill = !strcmp(tv_view_string(o, "method"), "prefill");
+    if (!prefill && cJSON_GetArraySize(tv_view_item(o, "other_options")) == 0) return NULL;
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    fprintf(f, "Side %c scored each text ", 'a' + e);
+    if (prefill) fputs("at once (prefill), not by the decode path that wrote it", f);
+    const char *before = prefill ? ", and under another " : "under another ";
+    cJSON_ArrayForEach(field, tv_view_item(o, "other_options")) {
+        fprintf(f, "%s%s", before, field->valuestring);
+        before = ", ";
+    }
+    if (isfinite(tv_view_number(o, "mean")))
+        fprintf(f,
+                ": its own tokens' log-probabilities move by %+.2g nats on average (rms %.2g; %.1f%% agree to the bit)",
+                tv_view_number(o, "mean"), tv_view_number(o, "rms"), 100 * tv_view_number(o, "equal"));
+    fputs(". The estimate is of these scores on those texts, not the TV of two samplers.", f);
+    fclose(f);
+    return text;
+}
+
 char *tv_view_subject(const cJSON *report) {
     const cJSON *model = tv_view_item(report, "model");
     const char *name = cJSON_IsString(model) ? model->valuestring : tv_view_string(model, "name");

@@ -55,6 +55,10 @@ typedef struct {
 tv_view_answers tv_view_answer(const cJSON *report, const tv_view_differences *d);
 void tv_view_answers_free(tv_view_answers *a);
 
+/* What to know when side e (0 or 1) scored its trajectories otherwise than it sampled them; NULL where it did not. The
+ * caller frees. */
+char *tv_view_scoring(const cJSON *report, int e);
+
 /* "model: 128 tokens a trajectory, 128 + 128 trajectories, 4 reads a side". */
 char *tv_view_subject(const cJSON *report);
 

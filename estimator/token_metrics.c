@@ -130,10 +130,22 @@ static void note(tv_histogram *h, double *max, double x) {
     if (x > *max) *max = x;
 }
 
+/* log p1 - log p2 of the side that sampled. */
+static double margin_of(const job *j, const tv_union *u) {
+    const double *p = u->sum[j->s];
+    double first = 0, second = 0;
+    for (int64_t x = 0; x < u->n; x++)
+        if (p[x] > first)
+            second = first, first = p[x];
+        else if (p[x] > second)
+            second = p[x];
+    return log(first) - log(second);
+}
+
 static void own_token(const job *j, worker *b, int64_t i, int64_t t, const double q[2], sums *a) {
     const tv_set *set = &j->data->set[j->s];
     counters *c = &b->count;
-    tv_worst_token w = {j->s, i, t, set->tokens[i * j->data->n + t], {q[0], q[1]}, 0, NAN};
+    tv_worst_token w = {j->s, i, t, set->tokens[i * j->data->n + t], {q[0], q[1]}, 0, margin_of(j, &b->u), NAN};
     if (q[0] > 0 && q[1] > 0) {
         double delta = log(q[1]) - log(q[0]);
         a->delta += delta, a->delta2 += delta * delta, a->delta_abs += fabs(delta), a->delta_cells++;

@@ -19,8 +19,9 @@ typedef struct {
     int set;
     int64_t trajectory, position; /* trajectory: index in the set */
     int32_t token;
-    double p[2];  /* averaged probability of the token under a and b; 0 = absent from every read */
-    double delta; /* log p_b - log p_a; +-inf when one is 0; NaN when both are */
+    double p[2];   /* averaged probability of the token under a and b; 0 = absent from every read */
+    double delta;  /* log p_b - log p_a; +-inf when one is 0; NaN when both are */
+    double margin; /* log p1 - log p2 of the sampling side there, over its two most likely tokens; +inf: it saw one */
     double gap; /* nats from the token up to the last recorded slot of the side that lacks it; NaN when not recorded */
 } tv_worst_token;
 

@@ -72,7 +72,8 @@ static void given(void) {
     CLI(0, "passes     10 ", "tvgpu " SMALL "--axis logits=f32 --dry-run");
 }
 
-/* Expert models: the share of routing decisions that change, layer by layer; side a's own is 0. */
+/* Expert models: the share of routing decisions that change, layer by layer; side a's own is 0. And the distance on
+ * side a's routes, which an option that moves no route leaves as it is. */
 static void experts(void) {
     tiny_options options = tiny_options_default(TV_QWEN3_MOE);
     tiny_checkpoint *c = tiny_new(&options);
@@ -90,7 +91,19 @@ static void experts(void) {
     }
     CHECK(rows > 0);
     cJSON_ArrayForEach(row, cli_at(axis(r, "logits=f32"), "routing")) CHECK(cli_number(row, "changed") == 0);
+    const cJSON *moved = cli_at(axis(r, "backend=math"), "routes"), *same = cli_at(axis(r, "logits=f32"), "routes");
+    CHECK(cli_number(moved, "replayed.estimate") >= 0 && cli_number(moved, "replayed.estimate") <= 1);
+    CHECK(cli_number(moved, "difference.estimate") != 0 && cli_number(moved, "difference.se") > 0);
+    CHECK(cli_number(same, "own.estimate") > 0 && cli_number(same, "difference.estimate") == 0);
     cJSON_Delete(r);
+    /* kept like other passes: made again with the same bits where it is missing */
+    char *before = cli_without_timing("out/attribution.json");
+    CLI(0, "with side a's routes replayed",
+        "rm out/backend=math/routes/b-on-a.pass-0000.safetensors && tvgpu attribute moe --prompts p.jsonl -N 8 -n 6 "
+        "-R 2 --threads 1 -q -o out --axis backend=math,logits=f32");
+    char *after = cli_without_timing("out/attribution.json");
+    CHECK_STR(after, before);
+    free(before), free(after);
 }
 
 static const tv_test tests[] = {{"ranks", ranks}, {"given", given}, {"experts", experts}};

@@ -303,6 +303,7 @@ static void score_prefill(void) {
     CLI(0, "method", "tvgpu estimate r -q -o e.json");
     cJSON *e = cli_json("e.json");
     CHECK_STR(cJSON_GetStringValue(cli_at(e, "b.method")), "prefill");
+    CHECK_STR(cJSON_GetStringValue(cli_at(e, "scoring.b.method")), "prefill");
     CHECK(cli_number(e, "tv.estimate") < 0.5 && cli_number(e, "checks.sampling_agreement_a") == 0);
     cJSON_Delete(e);
 }

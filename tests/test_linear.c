@@ -190,9 +190,8 @@ static void test_contract(void) {
     cpu_dev_close(dev);
 }
 
-/* A row alone = the row in batches of 2, 17 and 64 at every position, with 1 and 2 threads, on every set of kernels:
- * what
- * --reduction fixed promises. Also across the limit of rows packed at a time. */
+/* N05: a row alone = the row in batches of 2, 17 and 64 at every position, with 1 and 2 threads, on every set of
+ * kernels: what --reduction fixed promises. Also across the limit of rows packed at a time. */
 static void test_batch_invariance(void) {
     static const int batches[] = {1, 2, 17, 64};
     enum { MOST = 64, N = 203, K = 261, MOST_THREADS = 3 };

@@ -160,9 +160,9 @@ static void by_the_book(layer *l, int m, tv_bf16 *out) {
         }
 }
 
-/* Routings that broke other engines: an expert without tokens, all tokens to the same experts, more routed rows than
- * 32, and an ordinary mixture in both orders of choice. Under `fixed` a row is the same alone, in any batch, with any
- * threads. */
+/* Routings that broke other engines (E06; E05: weights are applied behind down_proj): an expert without tokens, all
+ * tokens to the same experts, more routed rows than 32, and an ordinary mixture in both orders of choice. Under `fixed`
+ * a row is the same alone, in any batch, with any threads. */
 static void test_moe_routings(void) {
     for (int threads = 1; threads <= 2; threads++)
         for (int kind = 0; kind < 3; kind++) {

@@ -134,7 +134,8 @@ static void test_ops_embed(void) {
     close_all(&d);
 }
 
-/* Rounding before the weight (N01): weights of 1.01 and 3 show it. Residual add in place, chosen rows, odd sizes. */
+/* Rounding before the weight (N01): weights of 1.01 and 3 show it. The residual added in place has the bits of adding
+ * it by itself (N04); chosen rows, odd sizes. */
 static void test_ops_rmsnorm(void) {
     static const int sizes[] = {1, 7, 8, 20, 31, 32, 33, 64, 100, 1000, 1024, 5120};
     devices d = open_all();

@@ -11,6 +11,7 @@
 #include "estimator/synthetic.h"
 #include "tests/check.h"
 #include "tests/estimator_fixture.h"
+#include "tests/report_keys.h"
 
 static double number(const cJSON *r, const char *path) { return tv_view_number(r, path); }
 
@@ -68,73 +69,12 @@ static char *printed(const cJSON *r) {
 
 /* Every key that must stay is there, with the golden values. */
 static void test_keys(void) {
-    static const char *const KEYS[] = {"n",
-                                       "N",
-                                       "R",
-                                       "tv.estimate",
-                                       "tv.se",
-                                       "tv.ci95",
-                                       "tv.method",
-                                       "tv.one_sided_a",
-                                       "tv.one_sided_b",
-                                       "tv.mismatch",
-                                       "tv.shared",
-                                       "estimators.plugin.estimate",
-                                       "estimators.plugin.se",
-                                       "estimators.plugin.ci95",
-                                       "estimators.plugin.one_sided_a",
-                                       "estimators.plugin.one_sided_b",
-                                       "estimators.plugin.mismatch",
-                                       "estimators.plugin.shared",
-                                       "estimators.jackknife.estimate",
-                                       "estimators.jackknife.se",
-                                       "estimators.jackknife.ci95",
-                                       "estimators.split_sign.estimate",
-                                       "estimators.split_sign.se",
-                                       "estimators.split_sign.ci95",
-                                       "estimators.hedged.estimate",
-                                       "estimators.hedged.se",
-                                       "estimators.hedged.ci95",
-                                       "estimators.hedged.T0",
-                                       "estimators.hedged.T2",
-                                       "estimators.hedged.T2x",
-                                       "estimators.hedged.T2pj",
-                                       "faithfulness.a",
-                                       "faithfulness.b",
-                                       "floor.a.estimate",
-                                       "floor.a.se",
-                                       "floor.b.estimate",
-                                       "floor.b.se",
-                                       "bit_identical",
-                                       "differing_values",
-                                       "near_tie_mismatch",
-                                       "sigma.a.union_chi2",
-                                       "sigma.a.realized",
-                                       "sigma.b.union_chi2",
-                                       "sigma.b.realized",
-                                       "support.a",
-                                       "support.b",
-                                       "per_length",
-                                       "per_repeat",
-                                       "token.tv",
-                                       "token.kl_ab",
-                                       "token.kl_ba",
-                                       "token.js",
-                                       "token.same_top1",
-                                       "token.topk_overlap",
-                                       "token.delta_logprob.mean",
-                                       "token.delta_logprob.rms",
-                                       "checks.own_zero_mass_a",
-                                       "checks.own_zero_mass_b",
-                                       "checks.sampling_agreement_a",
-                                       "checks.sampling_agreement_b",
-                                       "worst_tokens"};
     fixture f;
     if (!fixture_open(&f, "g3_mismatch", "g3_mismatch.expected.json", "pi", "mu")) return;
     cJSON *r = build(&f.set, (tv_report_options){.serving_order = 1});
     if (!r) return;
-    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++)
-        if (!CHECK(tv_view_item(r, KEYS[i]) != NULL)) fprintf(stderr, "      missing: %s\n", KEYS[i]);
+    for (int i = 0; i < N_REPORT_KEYS; i++)
+        if (!CHECK(tv_view_item(r, report_keys[i]) != NULL)) fprintf(stderr, "      missing: %s\n", report_keys[i]);
     const cJSON *want = fixture_at(f.expected, "renorm/plugin/8"),
                 *hedged = fixture_at(f.expected, "renorm/hedged/8/auto");
     CHECK_INT(number(r, "n"), 24);
@@ -659,6 +599,12 @@ static char *page_of(const cJSON *r) {
     return text;
 }
 
+static int count(const char *text, const char *part) {
+    int n = 0;
+    for (; (text = strstr(text, part)); text += strlen(part)) n++;
+    return n;
+}
+
 /* The page needs nothing from elsewhere, escapes what it shows, answers in order, and does without gnuplot. */
 static void test_html(void) {
     fixture f;
@@ -678,6 +624,20 @@ static void test_html(void) {
     CHECK(!strchr(text, '\x1b') && !strstr(text, "src=") && !strstr(text, "@import") && !strstr(text, "url(http"));
     CHECK(!strstr(text, ">nan<") && !strstr(text, ">-nan<") && !strstr(text, ">inf<"));
     CHECK(strstr(text, "name=\"viewport\"") && strstr(text, "prefers-color-scheme:dark"));
+    /* A screen reader finds language, landmarks and names: every table has a caption and heads, every picture a label.
+     */
+    CHECK(strstr(text, "<html lang=\"en\">") && strstr(text, "<main>") && strstr(text, "<header>") &&
+          strstr(text, "<nav aria-label=") && strstr(text, "aria-labelledby=\"q6\""));
+    CHECK_INT(count(text, "<table>"), count(text, "<caption"));
+    CHECK_INT(count(text, "<table>"), count(text, "<thead>"));
+    CHECK(count(text, "<table>") >= 6);
+    CHECK(!strstr(text, "<th>") && !strstr(text, "scope=\"col\"></th>") && strstr(text, "<th scope=\"row\">"));
+    CHECK_INT(count(text, "<svg"), count(text, "role=\"img\" aria-label=") - 1); /* and the gauge */
+    CHECK_INT(count(text, "<section aria-labelledby="), TV_ANSWERS + 1);
+    /* What is promised beside the answers: who was measured, and the worst tokens with both probabilities and margin.
+     */
+    CHECK(strstr(text, ">Provenance</h2>") && strstr(text, "Both configurations in full"));
+    CHECK(strstr(text, ">p under a</th>") && strstr(text, ">p under b</th>") && strstr(text, ">margin, nats</th>"));
     free(text);
     /* Without gnuplot on the PATH: tables, and one line that says how to plot. */
     char *path = tv_xstrdup(getenv("PATH") ? getenv("PATH") : "");

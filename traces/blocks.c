@@ -124,6 +124,7 @@ tv_status tv_dataset_join(tv_dataset *d, tv_err *err) {
         d->config[e] = first->config[e] ? cJSON_Duplicate(first->config[e], 1) : NULL;
         const cJSON *libraries = d->block[d->n_blocks - 1]->libraries[e];
         d->libraries[e] = libraries ? cJSON_Duplicate(libraries, 1) : NULL;
+        d->sampled_config[e] = first->sampled_config[e] ? cJSON_Duplicate(first->sampled_config[e], 1) : NULL;
         d->deterministic[e] = 1;
         for (int64_t b = 0; b < d->n_blocks; b++) d->deterministic[e] &= d->block[b]->deterministic[e];
     }

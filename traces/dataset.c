@@ -46,7 +46,11 @@ void tv_dataset_close(tv_dataset *d) {
     free(o->kept);
     free(o);
     cJSON_Delete(d->manifest);
-    for (int e = 0; e < 2; e++) cJSON_Delete(d->config[e]), cJSON_Delete(d->libraries[e]);
+    for (int e = 0; e < 2; e++) {
+        cJSON_Delete(d->config[e]);
+        cJSON_Delete(d->sampled_config[e]);
+        cJSON_Delete(d->libraries[e]);
+    }
     free(d->source);
     free(d);
 }
@@ -396,6 +400,8 @@ static tv_status build(tv_dataset *d, member *members, int64_t n, const char *di
     for (int e = 0; e < 2; e++) {
         const member *one = NULL;
         for (int64_t i = 0; i < n; i++) {
+            if (members[i].scorer == SAMPLES && members[i].set == e && !d->sampled_config[e])
+                d->sampled_config[e] = cJSON_Parse(members[i].trace->config_json);
             if (members[i].scorer != e) continue;
             if (one) TV_TRY(check_config(one, &members[i], err));
             one = &members[i];

@@ -63,11 +63,12 @@ typedef struct tv_dataset {
     struct tv_dataset **block; /* [n_blocks] the blocks that a run with --target-error was put together from; NULL: one.
                                 * Their sample_* stay in them; the sets above have none. */
     int64_t n_blocks;
-    cJSON *manifest;     /* run.json, or NULL */
-    cJSON *config[2];    /* configuration of each side, from run.json or its passes; NULL when unknown (bundles) */
-    cJSON *libraries[2]; /* what libraries chose for each side's steps, from its last trace; NULL: none took part */
-    char *source;        /* the path it came from */
-    void *owner;         /* private */
+    cJSON *manifest;          /* run.json, or NULL */
+    cJSON *config[2];         /* configuration of each side, from run.json or its passes; NULL when unknown (bundles) */
+    cJSON *sampled_config[2]; /* what the side's own trajectories were drawn under, from their file; NULL when unknown */
+    cJSON *libraries[2];      /* what libraries chose for each side's steps, from its last trace; NULL: none took part */
+    char *source;             /* the path it came from */
+    void *owner;              /* private */
 } tv_dataset;
 
 /* Row i of stored read `read` begins at element tv_row_offset of the array that pointer tv_row_pointer leads to; width:

@@ -56,8 +56,8 @@ static void check_same(const tv_trace *a, const tv_trace *b) {
     CHECK_BYTES(a->token_logprobs, b->token_logprobs, cells * sizeof *a->token_logprobs);
 }
 
-/* Sampling and replay with graphs, twice, and without. Arrivals are staggered in half of the cases: the running batch
- * then grows and shrinks. */
+/* K04: sampling and replay with graphs, twice, and without. Arrivals are staggered in half of the cases: the running
+ * batch then grows and shrinks. */
 static void test_graphs_give_the_bits_of_launches(void) {
     static const struct {
         const char *model, *backend;
@@ -178,8 +178,8 @@ static cuda_rt_graph *launches_at(tv_session *s, int pos, int reach) {
     return graph;
 }
 
-/* What a graph holds does not depend on lengths within one reach: another capture gives the same launches. Without the
- * envelope it would not: then this test could not fail. */
+/* K04: what a graph holds does not depend on lengths within one reach: another capture gives the same launches. Without
+ * the envelope it would not: then this test could not fail. */
 static void test_graphs_hold_no_lengths(void) {
     static const char *const backends[] = {"flash", "math", "eager", "cudnn"};
     for (int b = 0; b < 4; b++) {
