@@ -9,7 +9,6 @@
 #include "bench/bench.h"
 #include "bench/machine.h"
 #include "bench/random_model.h"
-#include "engine/session.h"
 
 enum { MAX_RUNS = 64, SHARES = 11 };
 
@@ -64,11 +63,11 @@ static tv_status run_once(tv_session *s, kind what, tv_profile profile, const tv
     tv_trace *trace = NULL;
     tv_session_profile(s, TV_PROFILE_WALL); /* from zero */
     tv_session_profile(s, profile);
-    const double begin = tv_now();
+    const double begin = tv_bench_wall();
     tv_status status = what == REPLAY ? tv_session_replay(s, set, 'a', 0, NULL, &trace, err)
                                       : tv_session_sample(s, job, 'a', NULL, &trace, err);
     run->times = *tv_session_times(s);
-    run->seconds = profile == TV_PROFILE_OFF ? tv_now() - begin : run->times.total;
+    run->seconds = profile == TV_PROFILE_OFF ? tv_bench_wall() - begin : run->times.total;
     tv_session_profile(s, TV_PROFILE_OFF);
     tv_trace_close(trace);
     return status;
