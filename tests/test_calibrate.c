@@ -281,6 +281,7 @@ static void test_token_metrics(void) {
     CHECK_NEAR(m.chi2_token[TV_A], exp(2 * l) - 1, 1e-6);
     CHECK_NEAR(m.mult_prob_error[TV_A], exp(-l), 1e-6);
     CHECK_NEAR(m.flip_share, 1, 0);
+    CHECK_NEAR(m.flip_margin_p50, log(0.6 / 0.4), 0.01);
     CHECK_NEAR(m.first_flip_median, 0, 0);
     CHECK(m.near_tie_known);
     CHECK_NEAR(m.near_tie_mismatch, 1, 0); /* gap .057 under the assumed step of 1/16 */
@@ -291,6 +292,7 @@ static void test_token_metrics(void) {
     CHECK_INT(m.profile.n_positions, 2);
     CHECK_NEAR(m.profile.tv[1], 0.5, 1e-6);
     CHECK_NEAR(m.profile.flips[0], 1, 0);
+    for (int x = 0; x < 2; x++) CHECK(m.profile.from[x] == x && m.profile.to[x] == x + 1);
     tv_token_metrics_free(&m);
     for (int s = 0; s < 2; s++) data.set[s].own_lp[TV_B] = NULL;
     if (CHECK_OK(tv_token_metrics_run(&data, 1, (tv_readout){0, 0}, &m, &err), &err)) {
