@@ -265,6 +265,8 @@ static void test_token_metrics(void) {
     CHECK_INT(m.cells, 4);
     CHECK_NEAR(m.tv.mean, (0.2 + 0.5) / 2, 1e-6);
     CHECK_NEAR(m.tv.max, 0.5, 1e-6);
+    CHECK_NEAR(m.js.mean, (0.6 * log(1.2) + 0.4 * log(0.8) + 0.5 * log(2)) / 2, 1e-6);
+    CHECK_NEAR(m.js.max, 0.5 * log(2), 1e-6);
     CHECK_NEAR(m.kl_ab.mean, 0.5 * (0.6 * log(0.6 / 0.4) + 0.4 * log(0.4 / 0.6)),
                1e-6); /* the second position shares one token */
     CHECK_NEAR(m.kl_ab_infinite, 0.5, 0);
@@ -279,6 +281,7 @@ static void test_token_metrics(void) {
     CHECK_NEAR(m.chi2_token[TV_A], exp(2 * l) - 1, 1e-6);
     CHECK_NEAR(m.mult_prob_error[TV_A], exp(-l), 1e-6);
     CHECK_NEAR(m.flip_share, 1, 0);
+    CHECK_NEAR(m.flip_margin_p50, log(0.6 / 0.4), 0.01);
     CHECK_NEAR(m.first_flip_median, 0, 0);
     CHECK(m.near_tie_known);
     CHECK_NEAR(m.near_tie_mismatch, 1, 0); /* gap .057 under the assumed step of 1/16 */
@@ -289,12 +292,31 @@ static void test_token_metrics(void) {
     CHECK_INT(m.profile.n_positions, 2);
     CHECK_NEAR(m.profile.tv[1], 0.5, 1e-6);
     CHECK_NEAR(m.profile.flips[0], 1, 0);
+    for (int x = 0; x < 2; x++) CHECK(m.profile.from[x] == x && m.profile.to[x] == x + 1);
     tv_token_metrics_free(&m);
     for (int s = 0; s < 2; s++) data.set[s].own_lp[TV_B] = NULL;
     if (CHECK_OK(tv_token_metrics_run(&data, 1, (tv_readout){0, 0}, &m, &err), &err)) {
         CHECK(!m.near_tie_known && isnan(m.near_tie_mismatch) && isnan(m.worst[0].gap));
         tv_token_metrics_free(&m);
     }
+    /* One slot a record: it is the last that b lists, and the token lies just behind it. */
+    static const int32_t other[1] = {8};
+    static const float certain[1] = {0}, listed[1] = {-0.1f}, behind[1] = {-0.12f};
+    const int32_t *is[2][1] = {{tokens}, {other}};
+    const float *ls[2][1] = {{certain}, {listed}}, *os[2][1] = {{certain}, {behind}};
+    data = (tv_dataset){.n = 1, .temperature = 1};
+    for (int s = 0; s < 2; s++)
+        data.set[s] = (tv_set){.N = 1,
+                               .tokens = tokens,
+                               .reads = {1, 1},
+                               .k = {1, 1},
+                               .ids = {is[0], is[1]},
+                               .lps = {ls[0], ls[1]},
+                               .own_lp = {os[0], os[1]}};
+    if (!CHECK_OK(tv_token_metrics_run(&data, 1, (tv_readout){0, 0}, &m, &err), &err)) return;
+    CHECK_NEAR(m.near_tie_mismatch, 1, 0);
+    CHECK_NEAR(m.worst[0].gap, 0.02, 1e-6);
+    tv_token_metrics_free(&m);
 }
 
 /* Everything over one golden set is the same with one thread and with five, and nothing is NaN that must exist. */

