@@ -39,7 +39,7 @@ set(tsan_only_attention rows_scratch flash_extreme plan_and_rerun flash_referenc
 set(tsan_only_cudnn_rows decode)
 set(tsan_only_linear slices schedules bad_values)
 set(tsan_only_logprobs order)
-set(tsan_only_moe batch_invariance matrices parts)
+set(tsan_only_moe batch_invariance matrices)
 set(tsan_only_rows embed norm_order rmsnorm_formula rope swiglu moe_route sample)
 set(ptx_only_logprobs large order refuses)
 
