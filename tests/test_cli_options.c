@@ -9,11 +9,11 @@
 static const struct {
     const char *name;
     unsigned bit;
-} commands[] = {{"compare", CMD_COMPARE},   {"sample", CMD_SAMPLE},       {"score", CMD_SCORE},
-                {"estimate", CMD_ESTIMATE}, {"calibrate", CMD_CALIBRATE}, {"schedule", CMD_SCHEDULE},
-                {"synth", CMD_SYNTH},       {"export", CMD_EXPORT},       {"generate", CMD_GENERATE},
-                {"logits", CMD_LOGITS},     {"tokenize", CMD_TOKENIZE},   {"bench", CMD_BENCH},
-                {"info", CMD_INFO},         {"attribute", CMD_ATTRIBUTE}, {"figure", CMD_FIGURE}};
+} commands[] = {
+    {"compare", CMD_COMPARE},     {"sample", CMD_SAMPLE},       {"score", CMD_SCORE},       {"estimate", CMD_ESTIMATE},
+    {"calibrate", CMD_CALIBRATE}, {"schedule", CMD_SCHEDULE},   {"synth", CMD_SYNTH},       {"export", CMD_EXPORT},
+    {"generate", CMD_GENERATE},   {"logits", CMD_LOGITS},       {"tokenize", CMD_TOKENIZE}, {"bench", CMD_BENCH},
+    {"info", CMD_INFO},           {"attribute", CMD_ATTRIBUTE}, {"figure", CMD_FIGURE},     {"import", CMD_IMPORT}};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 /* Parses "tvgpu NAME WORDS..." (words separated by spaces, _ for an empty one). */
@@ -175,6 +175,7 @@ static void suggestions(void) {
     CLI(2, "sample needs --out", "tvgpu sample");
     CLI(2, "logits needs --tokens", "tvgpu logits");
     CLI(2, "export needs", "tvgpu export x");
+    CLI(2, "import needs", "tvgpu import x");
 }
 
 static const tv_test tests[] = {{"help", help}, {"numbers", numbers}, {"suggestions", suggestions}};

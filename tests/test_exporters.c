@@ -28,9 +28,7 @@ static void pair(const char *exporter, const char *options) {
     CLI(0, NULL, "tvgpu score '%s' -o r --side a -q", model);
     CLI(0, NULL, "%s '%s/tools/%s' score '%s' -o r -R 1 --threads 1 %s", python(), TV_SOURCE_DIR, exporter, model,
         options);
-    /* again: everything is there and of this command; another temperature is refused by name */
-    CLI(0, "is there already", "%s '%s/tools/%s' sample '%s' -o r --threads 1 %s", python(), TV_SOURCE_DIR, exporter,
-        model, options);
+    /* what lies there is of this command, or refused by name */
     CLI(1, "top_k is 20 there and 7 here", "%s '%s/tools/%s' sample '%s' -o r --threads 1 --top-k 7 %s", python(),
         TV_SOURCE_DIR, exporter, model, options);
     CLI(0, NULL, "tvgpu estimate r -o r.json -q");
