@@ -24,6 +24,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 import machine
 
+MOST_CACHED = {"0.6b": 4096}  # tokens in the caches of long contexts, which each engine holds for itself
 MOST_BF16 = 32  # rows of a step for which transformers in bf16 is still worth waiting
 # What tvgpu aims at, as multiples of the peers' speed: (shape, what, batch) -> peer -> ratio.
 AIMS = {
@@ -127,7 +128,7 @@ def measure(o, shape, threads, table):
     facts = dict(ours.facts, head_flop=2 * config["vocab_size"] * config["hidden_size"])
     for context in o.contexts:
         long = context >= 128
-        batches = [b for b in o.batches if not (long and b > 32)]
+        batches = [b for b in o.batches if not (long and b * context > MOST_CACHED.get(shape, 32 * context))]
         some = [w for w in workers if not (long and w.name == "transformers bf16")]
         for w in some:
             w.ask(f"open {max(batches)} {context + 60}")
