@@ -41,6 +41,8 @@ set(tsan_only_linear slices schedules bad_values)
 set(tsan_only_logprobs order)
 set(tsan_only_moe batch_invariance matrices)
 set(tsan_only_rows embed norm_order rmsnorm_formula rope swiglu moe_route sample)
+set(tsan_only_expand expand_rows)
+set(ptx_only_expand expand_rows)
 set(ptx_only_logprobs large order refuses)
 
 foreach(leg IN LISTS legs)
