@@ -32,7 +32,7 @@ step() {
     shift 2
     [ $left -gt 5 ] || { note "$name" skip 0 "no time left"; return 1; }
     [ "$limit" -lt $left ] || limit=$left
-    export -f data_of same_bits invariance graphs speed
+    export -f data_of same_bits invariance graphs caches speed
     timeout -k 5 "$limit" bash -c '"$@"' _ "$@" >"$work/out" 2>"$work/err"
     status=$?
     detail=$(tail -n 1 "$work/out")
@@ -80,6 +80,12 @@ invariance() { # BACKEND
 
 graphs() { same_bits "$1" --backend "$1" --reduction serving -N "$most" -n "$length" -- "--graphs on" "--graphs off"; }
 
+caches() { # PRECISION: any batch, with graphs and without
+    local variants=("--graphs off") b
+    for b in $batches; do variants+=("--batch $b"); done
+    same_bits "$1" --kv-dtype "$1" --backend flash --reduction fixed -N "$most" -n "$length" -- "${variants[@]}"
+}
+
 # A model of Qwen3-0.6B's shape: a line "batch tokens/s GB/s fraction" for each batch goes to speed.txt.
 speed() {
     local copy
@@ -114,7 +120,7 @@ need_card() {
 need_card
 if nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null) && command -v cmake >/dev/null; then
     targets=(tvgpu cuda_copy_bandwidth)
-    [ $emulated = 0 ] || targets=(tvgpu-simt simt_rows simt_cudnn_rows simt_copy_bandwidth)
+    [ $emulated = 0 ] || targets=(tvgpu-simt simt_rows simt_kv simt_cudnn_rows simt_copy_bandwidth)
     [ -f "$build/CMakeCache.txt" ] || cmake -S . -B "$build" >"$work/configure" 2>&1 || cat "$work/configure"
     [ $emulated = 1 ] || targets+=($(cmake --build "$build" --target help 2>/dev/null | grep -oE '\bcuda_[a-z0-9_]+$'))
     step "build ($nvcc)" 240 cmake --build "$build" -j "$(nproc)" --target "${targets[@]}"
@@ -130,8 +136,8 @@ if [ $emulated = 0 ]; then
 fi
 echo "card: $card"
 
-tests=("$build/${kind}"_{rows,linear,moe,logprobs,attention,cudnn_rows})
-[ $emulated = 0 ] || tests=("$build"/simt_{rows,cudnn_rows})
+tests=("$build/${kind}"_{rows,linear,expand,moe,logprobs,attention,kv,cudnn_rows})
+[ $emulated = 0 ] || tests=("$build"/simt_{rows,kv,cudnn_rows})
 for test in "${tests[@]}"; do
     if [ -x "$test" ]; then
         step "$(basename "$test")" 60 "$test"
@@ -149,6 +155,8 @@ for backend in math flash cudnn; do
     step "batches, $backend" 60 invariance $backend
     step "graphs, $backend" 40 graphs $backend
 done
+
+for precision in fp8 int8; do step "cache, $precision" 60 caches $precision; done
 
 if [ $emulated = 1 ]; then
     step "copies" 20 "$build/simt_copy_bandwidth" 1

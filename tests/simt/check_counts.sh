@@ -20,6 +20,7 @@ ptx_moe matrices
 ptx_attention rows_scratch flash_extreme plan_and_rerun
 ptx_logprobs bad
 ptx_cudnn_rows decode
+ptx_kv append kernels
 ptx_expand expand_rows
 END
 # A kernel may have run in several of them.
