@@ -98,6 +98,12 @@ invariance() { # BACKEND
 
 graphs() { same_bits "$1" --backend "$1" --reduction serving -N "$most" -n "$length" -- "--graphs on" "--graphs off"; }
 
+caches() { # PRECISION: any batch, with graphs and without
+    local variants=("--graphs off") b
+    for b in $batches; do variants+=("--batch $b"); done
+    same_bits "$1" --kv-dtype "$1" --backend flash --reduction fixed -N "$most" -n "$length" -- "${variants[@]}"
+}
+
 # cuDNN's distance from math and from flash, for every class of shapes: a line each goes to classes.txt.
 classes() {
     local status
@@ -149,7 +155,7 @@ transformers() {
     tail -n 1 "$work/peer.txt"
 }
 
-export -f data_of same_bits invariance graphs classes libraries weights speed transformers
+export -f data_of same_bits invariance graphs caches classes libraries weights speed transformers
 
 # ---- the card ----
 
@@ -185,7 +191,7 @@ if [ -n "$built_in" ] && [ ! "$built_in" -ef . ]; then
     note build skip 0 "$build was built in another folder: it is taken as it was brought"
 elif nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null) && command -v cmake >/dev/null; then
     targets=(tvgpu cuda_copy_bandwidth)
-    [ $emulated = 0 ] || targets=(tvgpu-simt simt_rows simt_cudnn_rows simt_copy_bandwidth)
+    [ $emulated = 0 ] || targets=(tvgpu-simt simt_rows simt_kv simt_cudnn_rows simt_copy_bandwidth)
     [ -f "$build/CMakeCache.txt" ] || timeout 60 cmake -S . -B "$build" >"$work/configure" 2>&1 || cat "$work/configure"
     [ $emulated = 1 ] || targets+=($(timeout 60 cmake --build "$build" --target help 2>/dev/null | grep -oE '\bcuda_[a-z0-9_]+$'))
     step "build ($nvcc)" 150 cmake --build "$build" -j "$(nproc)" --target "${targets[@]}"
@@ -210,8 +216,8 @@ echo "card: $card"
 
 # ---- against the CPU device ----
 
-tests=(rows linear moe logprobs attention)
-[ $emulated = 0 ] || tests=(rows)
+tests=(rows linear expand moe logprobs attention kv)
+[ $emulated = 0 ] || tests=(rows kv)
 for test in "${tests[@]}"; do
     if [ -x "$build/${kind}_$test" ]; then
         step "${kind}_$test" 45 "$build/${kind}_$test"
@@ -240,6 +246,8 @@ for backend in "${backends[@]}"; do
     step "batches, $backend" 45 invariance "$backend"
     step "graphs, $backend" 30 graphs "$backend"
 done
+
+for precision in fp8 int8; do step "cache, $precision" 45 caches $precision; done
 
 # ---- what was chosen ----
 

@@ -21,7 +21,7 @@ static const tv_attn_backend cpu_math = {"math", "cpu", CPU_CAPS, cpu_supports, 
 static const tv_attn_backend cpu_eager = {"eager", "cpu", CPU_CAPS, cpu_supports, cpu_attn_eager};
 
 #ifdef TV_CUDA
-enum { OURS = TV_ATTN_BATCH_INVARIANT | TV_ATTN_GRAPH_SAFE };
+enum { OURS = TV_ATTN_BATCH_INVARIANT | TV_ATTN_GRAPH_SAFE | TV_ATTN_KV_BYTES };
 static int cuda_supports(const tv_attn_limits *l, const char **why) {
     *why = l->HS < 1 || l->HS % CUDA_ATTN_HEAD_STEP || l->HS > CUDA_ATTN_MAX_HEAD
                ? "needs a head size that is a multiple of 8, at most 256"
@@ -30,9 +30,16 @@ static int cuda_supports(const tv_attn_limits *l, const char **why) {
     return !*why;
 }
 
+static int cuda_flash_supports(const tv_attn_limits *l, const char **why) {
+    if (!cuda_supports(l, why)) return 0;
+    if (l->kv_dtype != TV_BF16 && (l->HS % CUDA_ATTN_BYTES_HEAD_STEP || l->HS > CUDA_ATTN_BYTES_MAX_HEAD))
+        *why = "needs a head size that is a multiple of 16, at most 128, for an fp8 or int8 cache";
+    return !*why;
+}
+
 static const tv_attn_backend cuda_cudnn = {"cudnn", "cuda", TV_ATTN_BATCH_INVARIANT | TV_ATTN_GRAPH_SAFE,
                                            cuda_cudnn_supports, cuda_backend_cudnn};
-static const tv_attn_backend cuda_flash = {"flash", "cuda", OURS, cuda_supports, cuda_backend_flash};
+static const tv_attn_backend cuda_flash = {"flash", "cuda", OURS, cuda_flash_supports, cuda_backend_flash};
 static const tv_attn_backend cuda_math = {"math", "cuda", OURS, cuda_supports, cuda_backend_math};
 static const tv_attn_backend cuda_eager = {"eager", "cuda", OURS, cuda_supports, cuda_backend_eager};
 #endif

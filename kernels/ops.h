@@ -32,6 +32,14 @@ typedef struct {
     const tv_bf16 *bias; /* [N] bf16, or NULL */
 } tv_matrix;
 
+/* Rows of a weight matrix as integers that share scales: element (j, k) is round(q * scale[j, k / group]). */
+typedef struct {
+    int bits;       /* 8; or 4: two elements a byte, the even one low */
+    int group;      /* elements of a row that share a scale */
+    uint8_t *q;     /* [N,K], or [N,(K+1)/2] with 4 bits; two's complement */
+    tv_bf16 *scale; /* [N,ceil(K/group)] bf16, not negative */
+} tv_packed_rows;
+
 /* KV cache of one layer. */
 typedef struct {
     tv_bf16 *k, *v; /* [slots,G,S,HS] of dtype, session arena; positions below a segment's pos are immutable */
@@ -210,6 +218,9 @@ typedef struct {
      * bias: [n_parts] pointers to [part_N[p]] bf16 host memory, or NULL. The device owns the result until matrix_free. */
     tv_status (*matrix_load)(tv_dev *dev, int n_parts, const void *const *parts, const int *part_N, const void *const *bias, int K,
                              tv_matrix *out, tv_err *err);
+    /* The same from packed parts (host memory), which become bf16 on the device. NULL: the host hands over bf16. */
+    tv_status (*matrix_load_packed)(tv_dev *dev, int n_parts, const tv_packed_rows *parts, const int *part_N,
+                                    const void *const *bias, int K, tv_matrix *out, tv_err *err);
     void (*matrix_free)(tv_dev *dev, tv_matrix *matrix);
     size_t (*moe_scratch_bytes)(int M, int D, int F, int used);
 
@@ -239,6 +250,11 @@ TV_NODISCARD tv_status tv_check_moe(const tv_moe_args *a, tv_err *err);
 TV_NODISCARD tv_status tv_check_logprobs(const tv_logprobs_args *a, tv_err *err);
 TV_NODISCARD tv_status tv_check_sample(const tv_sample_args *a, tv_err *err);
 TV_NODISCARD tv_status tv_check_carry(const tv_carry_args *a, tv_err *err);
+/* *N receives the rows of all parts. */
+TV_NODISCARD tv_status tv_check_matrix_load(int n_parts, const void *const *parts, const int *part_N, int K,
+                                            const tv_matrix *out, int *N, tv_err *err);
+TV_NODISCARD tv_status tv_check_matrix_load_packed(int n_parts, const tv_packed_rows *parts, const int *part_N, int K,
+                                                   const tv_matrix *out, int *N, tv_err *err);
 
 #ifdef __cplusplus
 }

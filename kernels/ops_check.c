@@ -231,3 +231,39 @@ tv_status tv_check_carry(const tv_carry_args *a, tv_err *err) {
     GIVEN(from);
     return TV_OK;
 }
+
+static tv_status check_parts(int n_parts, const void *parts, const int *part_N, int K, const tv_matrix *out, int *N,
+                             tv_err *err) {
+    if (n_parts < 1 || !parts || !part_N || !out)
+        return TV_FAIL(err, TV_EARG, "matrix_load: n_parts=%d, and parts, part_N and out must be given", n_parts);
+    TV_TRY(in_range("matrix_load", "K", K, 1, MAX_WIDTH, err));
+    int64_t rows = 0;
+    for (int i = 0; i < n_parts; i++) {
+        if (part_N[i] < 1) return TV_FAIL(err, TV_EARG, "matrix_load: part %d has %d rows", i, part_N[i]);
+        rows += part_N[i];
+    }
+    TV_TRY(in_range("matrix_load", "rows in all", rows, 1, MAX_VOCAB, err));
+    *N = (int)rows;
+    return TV_OK;
+}
+
+tv_status tv_check_matrix_load(int n_parts, const void *const *parts, const int *part_N, int K, const tv_matrix *out,
+                               int *N, tv_err *err) {
+    TV_TRY(check_parts(n_parts, parts, part_N, K, out, N, err));
+    for (int i = 0; i < n_parts; i++)
+        if (!parts[i]) return TV_FAIL(err, TV_EARG, "matrix_load: part %d is NULL", i);
+    return TV_OK;
+}
+
+tv_status tv_check_matrix_load_packed(int n_parts, const tv_packed_rows *parts, const int *part_N, int K,
+                                      const tv_matrix *out, int *N, tv_err *err) {
+    TV_TRY(check_parts(n_parts, parts, part_N, K, out, N, err));
+    for (int i = 0; i < n_parts; i++) {
+        if (!parts[i].q || !parts[i].scale)
+            return TV_FAIL(err, TV_EARG, "matrix_load: q or scale of part %d is NULL", i);
+        if ((parts[i].bits != 8 && parts[i].bits != 4) || parts[i].group < 1)
+            return TV_FAIL(err, TV_EARG, "matrix_load: part %d has %d bits (must be 8 or 4) in groups of %d", i,
+                           parts[i].bits, parts[i].group);
+    }
+    return TV_OK;
+}

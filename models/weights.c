@@ -406,6 +406,7 @@ static tv_status load_matrix(tv_model *m, source *s, tv_weight_dtype dtype, int 
     const void *data[N_PARTS], *bias[N_PARTS];
     int rows[N_PARTS], N = 0;
     tv_bf16 *bias_copy = NULL, *quantized = NULL;
+    tv_packed_rows packed[N_PARTS] = {0};
     tv_status status = TV_OK;
     for (int p = 0; p < n_parts; p++) rows[p] = parts[p].n_rows, N += rows[p];
     if (parts[0].bias) { /* copied out first: the slots are needed for the blocks, and the mapping may be misaligned */
@@ -421,21 +422,30 @@ static tv_status load_matrix(tv_model *m, source *s, tv_weight_dtype dtype, int 
     }
     for (int p = 0; p < n_parts && status == TV_OK; p++)
         status = fetch(s, parts[p].e, parts[p].first_row * (size_t)K, (size_t)rows[p] * (size_t)K, p, &data[p], err);
+    const int pack = dtype != TV_WEIGHTS_BF16 && m->ops->matrix_load_packed;
     if (status == TV_OK && dtype != TV_WEIGHTS_BF16) {
         size_t at = 0;
-        quantized = malloc((size_t)N * (size_t)K * sizeof *quantized);
-        if (!quantized)
-            status = TV_FAIL(err, TV_ENOMEM, "%s: no memory to quantize %s", parts[0].e->file, parts[0].e->name);
-        for (int p = 0; p < n_parts && status == TV_OK; p++) {
-            tv_weights_quantize(dtype, data[p], rows[p], K, quantized + at);
-            data[p] = quantized + at;
-            at += (size_t)rows[p] * (size_t)K;
+        quantized = pack ? NULL : malloc((size_t)N * (size_t)K * sizeof *quantized);
+        int memory = pack || quantized;
+        for (int p = 0; p < n_parts && memory; p++) {
+            if (pack) {
+                memory = tv_weights_pack(dtype, data[p], rows[p], K, &packed[p]);
+            } else {
+                tv_weights_quantize(dtype, data[p], rows[p], K, quantized + at);
+                data[p] = quantized + at;
+                at += (size_t)rows[p] * (size_t)K;
+            }
         }
+        if (!memory)
+            status = TV_FAIL(err, TV_ENOMEM, "%s: no memory to quantize %s", parts[0].e->file, parts[0].e->name);
     }
-    if (status == TV_OK)
+    if (status == TV_OK && pack)
+        status = m->ops->matrix_load_packed(m->dev, n_parts, packed, rows, bias_copy ? bias : NULL, K, out, err);
+    else if (status == TV_OK)
         status = m->ops->matrix_load(m->dev, n_parts, data, rows, bias_copy ? bias : NULL, K, out, err);
     if (status == TV_OK) m->bytes += ((uint64_t)N * (uint64_t)K + (bias_copy ? (uint64_t)N : 0)) * sizeof(tv_bf16);
     free(bias_copy), free(quantized);
+    for (int p = 0; p < N_PARTS; p++) tv_weights_packed_free(&packed[p]);
     return status;
 }
 

@@ -14,7 +14,9 @@
 #include "tests/tiny_checkpoint.h"
 
 /* The device under test: cmake/cuda.cmake builds this file for the CUDA device too. */
-#ifndef TV_TEST_OPS
+#ifdef TV_TEST_OPS
+#define BESIDE_CPU
+#else
 #define TV_TEST_OPS tv_ops_cpu
 #endif
 
@@ -33,6 +35,7 @@ typedef struct {
     tv_workspace *ws;
     tv_kv_layer *kv; /* [L] */
     int slots, S, max_rows;
+    tv_dtype kv_dtype;
     int32_t *ids, *rows, *routes; /* device */
     tv_tap tap;
 } rig;
@@ -51,7 +54,11 @@ static void *dev_alloc(rig *r, size_t bytes) {
 
 static size_t kv_bytes(const rig *r) {
     const tv_config *c = &r->model->config;
-    return (size_t)r->slots * (size_t)c->n_kv_heads * (size_t)r->S * (size_t)c->head_size * sizeof(tv_bf16);
+    return (size_t)r->slots * (size_t)c->n_kv_heads * (size_t)r->S * (size_t)c->head_size * tv_dtype_size(r->kv_dtype);
+}
+
+static size_t scale_bytes(const rig *r) {
+    return (size_t)r->slots * (size_t)r->model->config.n_kv_heads * (size_t)r->S * sizeof(float);
 }
 
 static size_t routes_bytes(const rig *r) {
@@ -60,9 +67,10 @@ static size_t routes_bytes(const rig *r) {
 
 /* isa NULL: auto. Steps of at most max_rows rows, all of which may ask for logits. 0 when this machine lacks the isa.
  */
-static int rig_open(rig *r, const char *dir, int threads, const char *isa, int slots, int S, int max_rows) {
+static int rig_open_on(rig *r, const tv_ops *ops, tv_dtype kv_dtype, const char *dir, int threads, const char *isa,
+                       int slots, int S, int max_rows) {
     tv_err err = {0};
-    *r = (rig){.ops = &TV_TEST_OPS, .slots = slots, .S = S, .max_rows = max_rows};
+    *r = (rig){.ops = ops, .slots = slots, .S = S, .max_rows = max_rows, .kv_dtype = kv_dtype};
     tv_dev_options options = {.threads = threads, .isa = isa ? isa : "auto"};
     char why[256];
     if (r->ops->available && !r->ops->available(why, sizeof why)) { /* then no test here can run */
@@ -75,9 +83,12 @@ static int rig_open(rig *r, const char *dir, int threads, const char *isa, int s
     const tv_config *c = &r->model->config;
     r->kv = tv_xcalloc((size_t)c->n_layers, sizeof *r->kv);
     for (int l = 0; l < c->n_layers; l++) {
-        r->kv[l] = (tv_kv_layer){.slots = slots, .G = c->n_kv_heads, .S = S, .HS = c->head_size};
+        r->kv[l] = (tv_kv_layer){.slots = slots, .G = c->n_kv_heads, .S = S, .HS = c->head_size, .dtype = kv_dtype};
         r->kv[l].k = dev_alloc(r, kv_bytes(r));
         r->kv[l].v = dev_alloc(r, kv_bytes(r));
+        if (kv_dtype == TV_BF16) continue;
+        r->kv[l].k_scale = dev_alloc(r, scale_bytes(r));
+        r->kv[l].v_scale = dev_alloc(r, scale_bytes(r));
     }
     r->ids = dev_alloc(r, ((size_t)max_rows + SPARE) * 4);
     r->rows = dev_alloc(r, ((size_t)max_rows + SPARE) * 4);
@@ -85,10 +96,16 @@ static int rig_open(rig *r, const char *dir, int threads, const char *isa, int s
     return 1;
 }
 
+static int rig_open(rig *r, const char *dir, int threads, const char *isa, int slots, int S, int max_rows) {
+    return rig_open_on(r, &TV_TEST_OPS, TV_BF16, dir, threads, isa, slots, S, max_rows);
+}
+
 static void rig_close(rig *r) {
     for (int l = 0; l < r->model->config.n_layers; l++) {
         r->ops->free(r->dev, r->kv[l].k, kv_bytes(r));
         r->ops->free(r->dev, r->kv[l].v, kv_bytes(r));
+        r->ops->free(r->dev, r->kv[l].k_scale, scale_bytes(r)); /* NULL with bf16 */
+        r->ops->free(r->dev, r->kv[l].v_scale, scale_bytes(r));
     }
     r->ops->free(r->dev, r->ids, ((size_t)r->max_rows + SPARE) * 4);
     r->ops->free(r->dev, r->rows, ((size_t)r->max_rows + SPARE) * 4);
@@ -108,7 +125,8 @@ static const tv_attn_backend *backend(const rig *r, const char *name) {
                              .G = c->n_kv_heads,
                              .HS = c->head_size,
                              .max_batch = r->slots,
-                             .max_keys = r->S};
+                             .max_keys = r->S,
+                             .kv_dtype = r->kv_dtype};
     must(tv_attn_choose(&limits, name, &b, &err), &err);
     return b;
 }
@@ -424,6 +442,46 @@ static void test_golden(void) {
         golden_close(&g);
     }
 }
+
+#ifdef BESIDE_CPU
+/* With caches of fp8 and int8 the device's logits are the CPU device's, as far as those of a bf16 cache may lie from
+ * f64: whole prompts and decode, fp8 in flash, int8 in math and eager. Expert models follow the f64 model's experts. */
+static void test_golden_caches(void) {
+    static const tv_dtype dtypes[] = {TV_F8_E4M3, TV_I8};
+    for (size_t k = 0; k < sizeof golden_names / sizeof *golden_names; k++) {
+        golden g;
+        golden_open(&g, golden_names[k]);
+        const size_t n = (size_t)g.B * (size_t)g.T * (size_t)g.V;
+        float *logits[2] = {tv_xmalloc(n * sizeof(float)), tv_xmalloc(n * sizeof(float))};
+        for (int f = 0; f < 2; f++) {
+            rig r[2];
+            double most = 0, error[2] = {0};
+            TV_ASSERT(rig_open_on(&r[0], &TV_TEST_OPS, dtypes[f], g.dir, 2, NULL, g.B, g.T, g.B * g.T));
+            TV_ASSERT(rig_open_on(&r[1], &tv_ops_cpu, dtypes[f], g.dir, 2, NULL, g.B, g.T, g.B * g.T));
+            for (int mode = 0; mode < 2; mode++) { /* whole prompts, decode */
+                const char *name = f == 0 ? "flash" : mode ? "eager" : "math";
+                double d = 0, s = 0;
+                for (int i = 0; i < 2; i++) {
+                    run_all(&r[i], name, mode ? &serving : &fixed, mode ? 1 : g.T, g.tokens, g.B, g.T,
+                            g.used ? g.routes : NULL, logits[i]);
+                    error[i] = fmax(error[i], golden_error(&g, logits[i], NULL));
+                }
+                for (size_t i = 0; i < n; i++)
+                    d += pow((double)logits[0][i] - logits[1][i], 2), s += pow(logits[1][i], 2);
+                d = sqrt(d / s);
+                if (!CHECK(d <= g.allowed)) fprintf(stderr, "    %s %s mode %d: %g\n", golden_names[k], name, mode, d);
+                most = fmax(most, d);
+            }
+            printf("     %-20s %-7s %.4f from the CPU device, allowed %.4f; from f64 %.4f, the CPU device %.4f\n",
+                   golden_names[k], tv_dtype_name(dtypes[f]), most, g.allowed, error[0], error[1]);
+            CHECK(error[0] <= 1.1 * error[1]);
+            rig_close(&r[0]), rig_close(&r[1]);
+        }
+        free(logits[0]), free(logits[1]);
+        golden_close(&g);
+    }
+}
+#endif
 
 /* The same bits on every path ----------------------------------------------------------------------------------------
  */
@@ -815,6 +873,9 @@ static void test_bad_steps_are_refused(void) {
 static const tv_test tests[] = {
     {"reference_model_agrees", test_reference_model_agrees},
     {"golden", test_golden},
+#ifdef BESIDE_CPU
+    {"golden_caches", test_golden_caches},
+#endif
     {"fixed_paths_are_equal", test_fixed_paths_are_equal},
     {"fixed_rows_do_not_depend_on_neighbours", test_fixed_rows_do_not_depend_on_neighbours},
     {"serving_depends_on_the_batch", test_serving_depends_on_the_batch},

@@ -644,6 +644,15 @@ static void test_quantized_rows(void) {
                     changed += got != w;
                 }
             }
+        tv_packed_rows packed;
+        TV_ASSERT(tv_weights_pack((tv_weight_dtype)dtype, raw + 1, ROWS, K, &packed)); /* the same, bit for bit */
+        for (int i = 0, groups = (K + group - 1) / group; i < ROWS * K; i++) {
+            int j = i / K, k = i % K, q = (int8_t)packed.q[packed.bits == 8 ? i : j * (K / 2) + k / 2];
+            if (packed.bits == 4) q = ((q >> k % 2 * 4 & 15) ^ 8) - 8;
+            float scale = tv_f32_from_bf16(packed.scale[j * groups + k / group]);
+            wrong += out[i] != tv_bf16_from_f32((float)q * scale);
+        }
+        tv_weights_packed_free(&packed);
         CHECK_INT(wrong, 0);
         CHECK(changed > 5 * K / 2);
         CHECK(tv_f32_from_bf16(out[5 * K + 7]) < -2.7e4f);

@@ -216,23 +216,15 @@ static size_t bias_bytes(int N) { return ((size_t)N + CPU_PANEL - 1) / CPU_PANEL
 
 tv_status cpu_matrix_load(tv_dev *dev, int n_parts, const void *const *parts, const int *part_N,
                           const void *const *bias, int K, tv_matrix *out, tv_err *err) {
-    if (n_parts < 1 || !parts || !part_N || !out)
-        return TV_FAIL(err, TV_EARG, "matrix_load: n_parts=%d, and parts, part_N and out must be given", n_parts);
-    if (K < 1 || K > 1 << 24) return TV_FAIL(err, TV_EARG, "matrix_load: K=%d must be in 1 .. 2^24", K);
-    int64_t N = 0;
-    for (int i = 0; i < n_parts; i++) {
-        if (part_N[i] < 1 || !parts[i])
-            return TV_FAIL(err, TV_EARG, "matrix_load: part %d has %d rows at %p", i, part_N[i], parts[i]);
-        N += part_N[i];
-    }
-    if (N > 1 << 28) return TV_FAIL(err, TV_EARG, "matrix_load: %lld rows in all must be at most 2^28", (long long)N);
+    int N = 0;
+    TV_TRY(tv_check_matrix_load(n_parts, parts, part_N, K, out, &N, err));
 
     /* Here, not in a step, is where the scratch of later products grows. */
     void *scratch;
     TV_TRY(cpu_scratch(dev, CPU_SCRATCH_LINEAR, cpu_linear_scratch_bytes(CPU_PACK_ROWS, K), &scratch, err));
-    size_t panel_bytes = cpu_panel_bytes((int)N, K);
+    size_t panel_bytes = cpu_panel_bytes(N, K);
     void *data;
-    TV_TRY(cpu_alloc(dev, panel_bytes + (bias ? bias_bytes((int)N) : 0), &data, err));
+    TV_TRY(cpu_alloc(dev, panel_bytes + (bias ? bias_bytes(N) : 0), &data, err));
     const unsigned char **rows = tv_xmalloc((size_t)N * sizeof *rows);
     tv_bf16 *packed_bias = (tv_bf16 *)((char *)data + panel_bytes);
     size_t n = 0;
@@ -241,9 +233,9 @@ tv_status cpu_matrix_load(tv_dev *dev, int n_parts, const void *const *parts, co
         for (int j = 0; j < part_N[i]; j++)
             rows[n++] = (const unsigned char *)parts[i] + (size_t)j * K * sizeof(tv_bf16);
     }
-    cpu_pack_panels(dev->pool, cpu_threads_for(dev, (double)N * K), rows, (int)N, K, data);
+    cpu_pack_panels(dev->pool, cpu_threads_for(dev, (double)N * K), rows, N, K, data);
     free(rows);
-    *out = (tv_matrix){.N = (int)N, .K = K, .data = data, .bias = bias ? packed_bias : NULL};
+    *out = (tv_matrix){.N = N, .K = K, .data = data, .bias = bias ? packed_bias : NULL};
     return TV_OK;
 }
 

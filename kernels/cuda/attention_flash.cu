@@ -1,11 +1,16 @@
 /* flash: tiles of keys on the tensor cores, online softmax in f32, P rounded to bf16 before P V, splits of keys merged
  * in f32 (docs/numerics.md, "Attention").
  *
- * q [M,H,HS] bf16, k and v [slots,G,S,HS] bf16, out [M,H*HS] bf16. The query rows of a segment and kv head are numbered
- * by position, then head; a warp has 16 of them as the rows of its mma tiles and walks the tiles of keys, counted from
- * key 0, that its rows see. Keys and values reach shared memory by cp.async: three slots of 64 rows, in which K and V
- * of the tiles take turns; while one is computed with, two are under way. Rows of a slot are HS + 8 elements long, an
- * odd number of 16-byte units, so that ldmatrix meets no bank twice.
+ * q [M,H,HS] bf16, k and v [slots,G,S,HS] bf16 or bytes with scales, out [M,H*HS] bf16. The query rows of a segment and
+ * kv head are numbered by position, then head; a warp has 16 of them as the rows of its mma tiles and walks the tiles
+ * of keys, counted from key 0, that its rows see. Keys and values reach shared memory by cp.async: three slots of 64
+ * rows, in which K and V of the tiles take turns; while one is computed with, two are under way. Rows of a slot are HS
+ * + 8 elements long, an odd number of 16-byte units, so that ldmatrix meets no bank twice.
+ *
+ * Bytes (fp8 and int8 caches) stay bytes in the slots, a row's scale behind it, and become bf16 (kv.h) in the registers
+ * of the mma that takes them: each is converted once by a warp. ldmatrix then hands a lane four neighbouring elements
+ * of a key, or two of two values, where bf16 gives half of that. Their place in the operand is theirs all the same: the
+ * elements of a run of 16 of the head are permuted alike in q and k, and the columns of 16 outputs, in o alone.
  *
  * One kernel, cut in two ways:
  *   few rows (a decode row; a chunk whose rows fit the tiles of one position): one warp a block; each block takes one
@@ -22,12 +27,13 @@
  * weight 0). Where rows of one chunk see different keys, a row multiplies the values of later rows in its tile by 0: an
  * infinity or NaN in V, of a position of the same chunk that has been computed, reaches earlier rows there.
  *
- * Limits: head sizes that are multiples of 8, at most 256; key_tile a multiple of 16, at most 64.
- * NUMERICS: those of docs/numerics.md, with the CPU device's bits in all but the two products: q.k sums runs of 16
- * elements of the head, P V runs of 16 keys, each run with what was summed before in one tensor core operation, in
- * ascending order. Scale, exponentials, sums l, merging and division follow the page exactly. */
+ * Limits: head sizes that are multiples of 8, at most 256 (bytes: of 16, at most 128); key_tile a multiple of 16, at
+ * most 64. NUMERICS: those of docs/numerics.md, with the CPU device's bits in all but the two products: q.k sums runs
+ * of 16 elements of the head, P V runs of 16 keys, each run with what was summed before in one tensor core operation,
+ * in ascending order. Scale, exponentials, sums l, merging and division follow the page exactly. */
 #include "kernels/cuda/dev.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/kv.h"
 #include "kernels/cuda/numerics.h"
 
 enum {
@@ -39,7 +45,9 @@ enum {
 };
 
 struct flash_step {
-    const uint16_t *q, *k, *v;
+    const uint16_t *q;
+    const void *k, *v;
+    const float *k_scale, *v_scale; /* NULL: bf16 */
     uint16_t *out;
     const tv_segment *segments; /* [gridDim.z] */
     float *part_o;              /* [segments,G,splits,rows,HS] f32, of few rows with more than one split */
@@ -48,8 +56,11 @@ struct flash_step {
     float scale;
 };
 
-template <int HSP> struct flash_shape {
-    static const int LD = HSP + 8, SLOT = FLASH_KEYS * LD;        /* elements of a row and a slot */
+template <int HSP, int KV> struct flash_shape {
+    static const int ELEMENT = KV == KV_BF16 ? 2 : 1;             /* bytes */
+    static const int RUNS = 2 / ELEMENT;                          /* of 16 elements in 32 bytes, a load of ldmatrix */
+    static const int LD = HSP * ELEMENT / 2 + 8;                  /* 2-byte units of a row of keys or values ... */
+    static const int SLOT = FLASH_KEYS * LD, Q_LD = HSP + 8;      /* ... of a slot, of a row of queries */
     static const bool Q_SHARED = HSP > 128;                       /* else a warp's queries stay in registers */
     static const int BLOCKS = HSP <= 64 ? 3 : HSP <= 128 ? 2 : 1; /* of four warps on an SM that registers must allow */
 };
@@ -76,48 +87,106 @@ __device__ __forceinline__ float flash_merge_output(float o, float next_o, flash
     return fmaf(next_o, w.now, o * w.was);
 }
 
+/* The scale behind row r of a slot. */
+template <int HSP, int KV> __device__ __forceinline__ float flash_scale(const uint16_t *slot, int r) {
+    return *(const float *)(slot + r * flash_shape<HSP, KV>::LD + HSP / 2);
+}
+
 /* q.k of 16 rows and `steps` runs of 16 keys. FULL: all four, without branches, so that eight sums are under way. */
-template <int HSP, bool FULL>
+template <int HSP, int KV, bool FULL>
 __device__ __forceinline__ void flash_scores(float (&s)[FLASH_KEYS / 8][4], const uint32_t (&q)[HSP / 16][4],
                                              const uint16_t *q_shared, const uint16_t *keys, int steps, int lane) {
-    const int LD = flash_shape<HSP>::LD;
+    typedef flash_shape<HSP, KV> shape;
+    const int LD = shape::LD, RUNS = shape::RUNS;
+    float scale[FLASH_KEYS / 8]; /* of key lane / 4 of each eight */
+#pragma unroll
+    for (int nb = 0; nb < FLASH_KEYS / 8; nb++)
+        scale[nb] = KV != KV_BF16 && (FULL || nb < 2 * steps) ? flash_scale<HSP, KV>(keys, nb * 8 + lane / 4) : 0.0f;
     keys += (lane / 16 * 8 + lane % 8) * LD + lane / 8 % 2 * 8;
-    q_shared += lane % 16 * LD + lane / 16 * 8;
+    q_shared += lane % 16 * shape::Q_LD + lane / 16 * 8;
 #pragma unroll
     for (int nb = 0; nb < FLASH_KEYS / 8; nb++) s[nb][0] = s[nb][1] = s[nb][2] = s[nb][3] = 0.0f;
 #pragma unroll
     for (int outer = 0; outer < (FULL ? 1 : FLASH_KEYS / 16); outer++) {
         if (!FULL && outer >= steps) continue;
 #pragma unroll
-        for (int d = 0; d < HSP / 16; d++) {
-            uint32_t rows[4];
-            if (flash_shape<HSP>::Q_SHARED) {
-                ldmatrix_x4(rows, q_shared + d * 16);
-            } else {
+        for (int d = 0; d < HSP / 16; d += RUNS) {
+            uint32_t rows[RUNS][4];
 #pragma unroll
-                for (int i = 0; i < 4; i++) rows[i] = q[d][i];
+            for (int j = 0; j < RUNS; j++) {
+                if (shape::Q_SHARED) {
+                    ldmatrix_x4(rows[j], q_shared + (d + j) * 16);
+                } else {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) rows[j][i] = q[d + j][i];
+                }
             }
 #pragma unroll
             for (int inner = 0; inner < (FULL ? FLASH_KEYS / 16 : 1); inner++) {
                 const int kb = FULL ? inner : outer;
                 uint32_t b[4];
-                ldmatrix_x4(b, keys + kb * 16 * LD + d * 16);
-                const uint32_t left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
-                mma_m16n8k16_bf16(s[2 * kb], rows, left);
-                mma_m16n8k16_bf16(s[2 * kb + 1], rows, right);
+                ldmatrix_x4(b, keys + kb * 16 * LD + d / RUNS * 16);
+                if constexpr (KV == KV_BF16) {
+                    const uint32_t left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
+                    mma_m16n8k16_bf16(s[2 * kb], rows[0], left);
+                    mma_m16n8k16_bf16(s[2 * kb + 1], rows[0], right);
+                } else {
+#pragma unroll
+                    for (int j = 0; j < RUNS; j++)
+#pragma unroll
+                        for (int i = 0; i < 2; i++) {
+                            const float4 x = kv_four<KV>(b[2 * i + j]);
+                            const float by = scale[2 * kb + i];
+                            const uint32_t key[2] = {bf16_pack(x.x * by, x.y * by), bf16_pack(x.z * by, x.w * by)};
+                            mma_m16n8k16_bf16(s[2 * kb + i], rows[j], key);
+                        }
+                }
             }
         }
     }
 }
 
-template <int HSP, int WARPS>
-__global__ void __launch_bounds__(WARPS * 32, WARPS == 1 ? 1 : flash_shape<HSP>::BLOCKS)
+/* o += P V of a run of 16 keys: values points to the lane's row of it, keys to the slot's row of its first key. */
+template <int HSP, int KV>
+__device__ __forceinline__ void flash_values(float (&o)[HSP / 8][4], const uint32_t (&p)[4], const uint16_t *values,
+                                             const uint16_t *keys, int lane) {
+    const int RUNS = flash_shape<HSP, KV>::RUNS;
+    float scale[4]; /* of keys 2 c, 2 c + 1, 2 c + 8, 2 c + 9 with c = lane % 4 */
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        scale[i] = KV == KV_BF16 ? 0.0f : flash_scale<HSP, KV>(keys, lane % 4 * 2 + i / 2 * 8 + i % 2);
+#pragma unroll
+    for (int d = 0; d < HSP / 16; d += RUNS) {
+        uint32_t b[4];
+        ldmatrix_x4_trans(b, values + d / RUNS * 16);
+        if constexpr (KV == KV_BF16) {
+            const uint32_t left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
+            mma_m16n8k16_bf16(o[2 * d], p, left);
+            mma_m16n8k16_bf16(o[2 * d + 1], p, right);
+        } else {
+#pragma unroll
+            for (int j = 0; j < RUNS; j++) { /* even columns, then odd ones */
+                const float4 x = kv_four<KV>(b[2 * j]), y = kv_four<KV>(b[2 * j + 1]);
+                const uint32_t even[2] = {bf16_pack(x.x * scale[0], x.z * scale[1]),
+                                          bf16_pack(y.x * scale[2], y.z * scale[3])};
+                const uint32_t odd[2] = {bf16_pack(x.y * scale[0], x.w * scale[1]),
+                                         bf16_pack(y.y * scale[2], y.w * scale[3])};
+                mma_m16n8k16_bf16(o[2 * (d + j)], p, even);
+                mma_m16n8k16_bf16(o[2 * (d + j) + 1], p, odd);
+            }
+        }
+    }
+}
+
+template <int HSP, int WARPS, int KV>
+__global__ void __launch_bounds__(WARPS * 32, WARPS == 1 ? 1 : flash_shape<HSP, KV>::BLOCKS)
     flash_kernel(const flash_step a) {
     SIMT_DYN_SHARED(smem);
-    const int LD = flash_shape<HSP>::LD, SLOT = flash_shape<HSP>::SLOT, T = WARPS * 32;
-    const bool Q_SHARED = flash_shape<HSP>::Q_SHARED;
-    uint16_t *slots = (uint16_t *)smem, *q_shared = slots + 3 * SLOT;               /* [3,64,LD], [WARPS*16,LD] bf16 */
-    float *merged = (float *)(q_shared + (Q_SHARED ? WARPS * FLASH_ROWS * LD : 0)); /* [HSP/8,4,T] f32, if splits > 1 */
+    typedef flash_shape<HSP, KV> shape;
+    const int LD = shape::LD, SLOT = shape::SLOT, Q_LD = shape::Q_LD, RUNS = shape::RUNS, T = WARPS * 32;
+    const bool Q_SHARED = shape::Q_SHARED;
+    uint16_t *slots = (uint16_t *)smem, *q_shared = slots + 3 * SLOT; /* [3,64,LD] 2-byte units, [WARPS*16,Q_LD] bf16 */
+    float *merged = (float *)(q_shared + (Q_SHARED ? WARPS * FLASH_ROWS * Q_LD : 0)); /* [HSP/8,4,T], if splits > 1 */
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, g = (int)blockIdx.y, heads = a.H / a.G;
     const tv_segment seg = a.segments[blockIdx.z];
 
@@ -144,16 +213,21 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 1 ? 1 : flash_shape<HSP>:
         at[h] = ((size_t)(seg.row + r / heads) * a.H + g * heads + r % heads) * a.HS;
     }
 
-    /* Neighbouring threads load the 16-byte units of a row; some idle where HSP / 8 is no power of 2. */
-    const int COLUMNS = HSP <= 32 ? 4 : HSP <= 64 ? 8 : HSP <= 128 ? 16 : 32, STEP = T / COLUMNS;
-    const int load_row = tid / COLUMNS, column = tid % COLUMNS * 8;
-    const size_t load_at = (((size_t)seg.slot * a.G + g) * a.S + begin + load_row) * a.HS + column;
-    const size_t step = (size_t)STEP * a.HS;
-    auto load = [&](const uint16_t *cache, int t, int slot) {
+    /* Neighbouring threads load the 16-byte units of a row; some idle where there is no power of 2 of them. */
+    const int UNITS = HSP * shape::ELEMENT / 16, COLUMNS = UNITS <= 4 ? 4 : UNITS <= 8 ? 8 : UNITS <= 16 ? 16 : 32;
+    const int STEP = T / COLUMNS, load_row = tid / COLUMNS, column = tid % COLUMNS * 8; /* in 2-byte units */
+    const int row_units = a.HS * shape::ELEMENT / 2;
+    const size_t load_key = ((size_t)seg.slot * a.G + g) * a.S + begin;
+    const size_t load_at = (load_key + load_row) * row_units + column, step = (size_t)STEP * row_units;
+    auto load = [&](const void *cache, const float *scales, int t, int slot) {
         const int n = min(a.key_tile, end - begin - t * a.key_tile);
-        if (n > 0 && column < HSP) {
-            const bool valid = column < a.HS;
-            const uint16_t *from = cache + load_at + (size_t)t * a.key_tile * a.HS;
+        if (KV != KV_BF16)
+            for (int r = tid; r < (n + 15) / 16 * 16; r += T)
+                cp_async_4(slots + slot * SLOT + r * LD + HSP / 2, scales + load_key + (size_t)t * a.key_tile + r,
+                           r < n);
+        if (n > 0 && column < UNITS * 8) {
+            const bool valid = column < row_units;
+            const uint16_t *from = (const uint16_t *)cache + load_at + (size_t)t * a.key_tile * row_units;
             uint16_t *to = slots + slot * SLOT + load_row * LD + column;
             if (n == FLASH_KEYS) {
 #pragma unroll 8
@@ -165,23 +239,24 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 1 ? 1 : flash_shape<HSP>:
         }
         cp_async_commit(); /* an empty group keeps the count */
     };
-    load(a.k, 0, 0);
-    load(a.v, 0, 1);
+    load(a.k, a.k_scale, 0, 0);
+    load(a.v, a.v_scale, 0, 1);
 
     uint32_t q[HSP / 16][4];
 #pragma unroll
     for (int d = 0; d < HSP / 16; d++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int column = d * 16 + i / 2 * 8, h = i % 2;
+            const int h = i % 2, place = d * 16 + i / 2 * 8 + lane % 4 * 2; /* in the operand */
+            const int element = KV == KV_BF16 ? place : d * 16 + lane % 4 * 4 + i / 2 * 2;
             uint32_t x = 0;
-            if (n_keys[h] && column < a.HS) x = *(const uint32_t *)(a.q + at[h] + column + lane % 4 * 2);
+            if (n_keys[h] && element < a.HS) x = *(const uint32_t *)(a.q + at[h] + element);
             if (Q_SHARED)
-                *(uint32_t *)(q_shared + (warp * FLASH_ROWS + lane / 4 + h * 8) * LD + column + lane % 4 * 2) = x;
+                *(uint32_t *)(q_shared + (warp * FLASH_ROWS + lane / 4 + h * 8) * Q_LD + place) = x;
             else
                 q[d][i] = x;
         }
-    q_shared += warp * FLASH_ROWS * LD;
+    q_shared += warp * FLASH_ROWS * Q_LD;
 
     float o[HSP / 8][4], m[2] = {-INFINITY, -INFINITY}, l[2] = {0.0f, 0.0f}; /* of the running split */
     float merged_m[2] = {-INFINITY, -INFINITY}, merged_l[2] = {0.0f, 0.0f};
@@ -195,15 +270,15 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 1 ? 1 : flash_shape<HSP>:
         const int steps = (max(0, min(n, warp_seen - key)) + 15) / 16;
         cp_async_wait<1>();
         flash_sync<WARPS>(); /* the keys are there, and all warps are done with the last tile's values */
-        load(a.k, t + 1, slot_next);
+        load(a.k, a.k_scale, t + 1, slot_next);
 
         float s[FLASH_KEYS / 8][4];
         uint32_t p[FLASH_KEYS / 16][4]; /* as the A operand of P V */
         if (steps) {
             if (steps == FLASH_KEYS / 16)
-                flash_scores<HSP, true>(s, q, q_shared, slots + slot * SLOT, steps, lane);
+                flash_scores<HSP, KV, true>(s, q, q_shared, slots + slot * SLOT, steps, lane);
             else
-                flash_scores<HSP, false>(s, q, q_shared, slots + slot * SLOT, steps, lane);
+                flash_scores<HSP, KV, false>(s, q, q_shared, slots + slot * SLOT, steps, lane);
 
             float shrink[2] = {1.0f, 1.0f};
 #pragma unroll
@@ -257,20 +332,11 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 1 ? 1 : flash_shape<HSP>:
 
         cp_async_wait<1>();
         flash_sync<WARPS>(); /* the values are there, and all warps are done with the keys */
-        load(a.v, t + 1, slot);
-        const uint16_t *values = slots + slot_v * SLOT + (lane / 8 % 2 * 8 + lane % 8) * LD + lane / 16 * 8;
+        load(a.v, a.v_scale, t + 1, slot);
+        const uint16_t *values = slots + slot_v * SLOT, *lane_values = values + lane % 16 * LD + lane / 16 * 8;
 #pragma unroll
-        for (int kb = 0; kb < FLASH_KEYS / 16; kb++) {
-            if (kb >= steps) continue;
-#pragma unroll
-            for (int d = 0; d < HSP / 16; d++) {
-                uint32_t b[4];
-                ldmatrix_x4_trans(b, values + kb * 16 * LD + d * 16);
-                const uint32_t left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
-                mma_m16n8k16_bf16(o[2 * d], p[kb], left);
-                mma_m16n8k16_bf16(o[2 * d + 1], p[kb], right);
-            }
-        }
+        for (int kb = 0; kb < FLASH_KEYS / 16; kb++)
+            if (kb < steps) flash_values<HSP, KV>(o, p[kb], lane_values + kb * 16 * LD, values + kb * 16 * LD, lane);
         slot = slot_next;
 
         /* A prompt's split ends: it is merged into the ones before by the rows that have it. */
@@ -316,17 +382,28 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS == 1 ? 1 : flash_shape<HSP>:
         if (WARPS == 1 && a.part_o) {
             size_t to = (((size_t)blockIdx.z * a.G + g) * a.splits + split) * a.rows + row0 + lane / 4 + h * 8;
             if (lane % 4 == 0) a.part_ml[to] = make_float2(m[h], l[h]);
+            float *part = a.part_o + to * a.HS;
 #pragma unroll
-            for (int i = 0; i < HSP / 8; i++)
-                if (i * 8 < a.HS)
-                    *(float2 *)(a.part_o + to * a.HS + i * 8 + lane % 4 * 2) =
-                        make_float2(o[i][2 * h], o[i][2 * h + 1]);
+            for (int i = 0; i < HSP / 8; i += RUNS) {
+                if (i * 8 >= a.HS) continue;
+                if (KV == KV_BF16)
+                    *(float2 *)(part + i * 8 + lane % 4 * 2) = make_float2(o[i][2 * h], o[i][2 * h + 1]);
+                else
+                    *(float4 *)(part + i * 8 + lane % 4 * 4) =
+                        make_float4(o[i][2 * h], o[i + RUNS - 1][2 * h], o[i][2 * h + 1], o[i + RUNS - 1][2 * h + 1]);
+            }
         } else {
 #pragma unroll
-            for (int i = 0; i < HSP / 8; i++)
-                if (i * 8 < a.HS)
+            for (int i = 0; i < HSP / 8; i += RUNS) {
+                if (i * 8 >= a.HS) continue;
+                if (KV == KV_BF16)
                     *(uint32_t *)(a.out + at[h] + i * 8 + lane % 4 * 2) =
                         bf16_pack(o[i][2 * h] / l[h], o[i][2 * h + 1] / l[h]);
+                else
+                    *(uint2 *)(a.out + at[h] + i * 8 + lane % 4 * 4) =
+                        make_uint2(bf16_pack(o[i][2 * h] / l[h], o[i + RUNS - 1][2 * h] / l[h]),
+                                   bf16_pack(o[i][2 * h + 1] / l[h], o[i + RUNS - 1][2 * h + 1] / l[h]));
+            }
         }
     }
 }
@@ -376,28 +453,45 @@ static int few_rows(int heads) { return (heads + FLASH_ROWS - 1) / FLASH_ROWS * 
 
 static int ceil_div(int a, int b) { return a / b + (a % b != 0); }
 
-template <int HSP, int WARPS> static void launch_shape(tv_dev *dev, const flash_step &step, dim3 grid, bool merges) {
-    typedef flash_shape<HSP> shape;
-    const size_t slots = (3 * shape::SLOT + (shape::Q_SHARED ? WARPS * FLASH_ROWS * shape::LD : 0)) * sizeof(uint16_t);
+template <int HSP, int WARPS, int KV>
+static void launch_shape(tv_dev *dev, const flash_step &step, dim3 grid, bool merges) {
+    typedef flash_shape<HSP, KV> shape;
+    const size_t queries = shape::Q_SHARED ? WARPS * FLASH_ROWS * shape::Q_LD : 0;
+    const size_t slots = (3 * shape::SLOT + queries) * sizeof(uint16_t);
     const size_t merged = WARPS > 1 ? (size_t)HSP / 2 * WARPS * 32 * sizeof(float) : 0;
-    SIMT_ALLOW_SMEM((flash_kernel<HSP, WARPS>), slots + merged);
-    SIMT_LAUNCH((flash_kernel<HSP, WARPS>), grid, WARPS * 32, slots + (merges ? merged : 0), (cudaStream_t)dev->stream,
-                step);
+    SIMT_ALLOW_SMEM((flash_kernel<HSP, WARPS, KV>), slots + merged);
+    SIMT_LAUNCH((flash_kernel<HSP, WARPS, KV>), grid, WARPS * 32, slots + (merges ? merged : 0),
+                (cudaStream_t)dev->stream, step);
 }
 
-template <int WARPS> static void launch(tv_dev *dev, const flash_step &step, dim3 grid, bool merges) {
+template <int WARPS> static void launch_bf16(tv_dev *dev, const flash_step &step, dim3 grid, bool merges) {
     if (step.HS <= 32)
-        launch_shape<32, WARPS>(dev, step, grid, merges);
+        launch_shape<32, WARPS, KV_BF16>(dev, step, grid, merges);
     else if (step.HS <= 64)
-        launch_shape<64, WARPS>(dev, step, grid, merges);
+        launch_shape<64, WARPS, KV_BF16>(dev, step, grid, merges);
     else if (step.HS <= 96)
-        launch_shape<96, WARPS>(dev, step, grid, merges);
+        launch_shape<96, WARPS, KV_BF16>(dev, step, grid, merges);
     else if (step.HS <= 128)
-        launch_shape<128, WARPS>(dev, step, grid, merges);
+        launch_shape<128, WARPS, KV_BF16>(dev, step, grid, merges);
     else if (step.HS <= 192)
-        launch_shape<192, WARPS>(dev, step, grid, merges);
+        launch_shape<192, WARPS, KV_BF16>(dev, step, grid, merges);
     else
-        launch_shape<256, WARPS>(dev, step, grid, merges);
+        launch_shape<256, WARPS, KV_BF16>(dev, step, grid, merges);
+}
+/* Fewer sizes: others are padded. */
+template <int WARPS, int KV> static void launch_bytes(tv_dev *dev, const flash_step &step, dim3 grid, bool merges) {
+    if (step.HS <= 64)
+        launch_shape<64, WARPS, KV>(dev, step, grid, merges);
+    else
+        launch_shape<128, WARPS, KV>(dev, step, grid, merges);
+}
+template <int WARPS> static void launch(tv_dev *dev, tv_dtype dtype, const flash_step &step, dim3 grid, bool merges) {
+    if (dtype == TV_BF16)
+        launch_bf16<WARPS>(dev, step, grid, merges);
+    else if (dtype == TV_F8_E4M3)
+        launch_bytes<WARPS, KV_FP8>(dev, step, grid, merges);
+    else
+        launch_bytes<WARPS, KV_INT8>(dev, step, grid, merges);
 }
 
 /* Bytes of partial results; in double because the dims' product may not fit elsewhere. */
@@ -428,6 +522,10 @@ extern "C" tv_status cuda_attn_flash(tv_dev *dev, const tv_attn_args *a, tv_err 
     if (plan.key_tile % CUDA_ATTN_KEY_STEP || plan.key_tile > CUDA_ATTN_MAX_KEY_TILE)
         return TV_FAIL(err, TV_EUNSUPPORTED, "attention flash: tiles of %d keys must be multiples of %d, at most %d",
                        plan.key_tile, CUDA_ATTN_KEY_STEP, CUDA_ATTN_MAX_KEY_TILE);
+    if (a->kv.dtype != TV_BF16 && (HS % CUDA_ATTN_BYTES_HEAD_STEP || HS > CUDA_ATTN_BYTES_MAX_HEAD))
+        return TV_FAIL(err, TV_EUNSUPPORTED,
+                       "attention flash: HS=%d of a cache of bytes must be a multiple of %d, at most %d", HS,
+                       CUDA_ATTN_BYTES_HEAD_STEP, CUDA_ATTN_BYTES_MAX_HEAD);
     if (G > FLASH_MAX_GRID_YZ || (double)a->M * heads > INT32_MAX)
         return TV_FAIL(err, TV_EUNSUPPORTED, "attention flash: M=%d rows of H=%d heads and G=%d kv heads are too many",
                        a->M, a->H, G);
@@ -448,11 +546,12 @@ extern "C" tv_status cuda_attn_flash(tv_dev *dev, const tv_attn_args *a, tv_err 
             if (!many && part_bytes(n + 1, G, more.splits, more.rows, HS) > (double)room) break;
             most = more;
         }
-        flash_step step = {a->q, a->kv.k, a->kv.v, a->out,        segments + i,    NULL,        NULL,      a->H,
-                           G,    a->kv.S, HS,      plan.key_tile, plan.split_keys, most.splits, most.rows, a->scale};
+        flash_step step = {
+            a->q, a->kv.k, a->kv.v, a->kv.k_scale, a->kv.v_scale,   a->out,      segments + i, NULL,    NULL, a->H,
+            G,    a->kv.S, HS,      plan.key_tile, plan.split_keys, most.splits, most.rows,    a->scale};
         const dim3 tiles(ceil_div(most.rows, FLASH_ROWS * (many ? FLASH_WARPS : 1)), G, n);
         if (many) {
-            launch<FLASH_WARPS>(dev, step, tiles, most.splits > 1);
+            launch<FLASH_WARPS>(dev, a->kv.dtype, step, tiles, most.splits > 1);
             TV_TRY(cuda_rt_launched("attention flash, prompts", err));
             continue;
         }
@@ -464,7 +563,7 @@ extern "C" tv_status cuda_attn_flash(tv_dev *dev, const tv_attn_args *a, tv_err 
         }
         if ((double)tiles.x * most.splits > INT32_MAX)
             return TV_FAIL(err, TV_EUNSUPPORTED, "attention flash: %d splits are too many", most.splits);
-        launch<1>(dev, step, dim3(tiles.x * most.splits, G, n), false);
+        launch<1>(dev, a->kv.dtype, step, dim3(tiles.x * most.splits, G, n), false);
         TV_TRY(cuda_rt_launched("attention flash, few rows", err));
         if (most.splits == 1) continue;
         SIMT_LAUNCH(flash_combine_kernel, dim3(ceil_div(most.rows, COMBINE_WARPS), G, n), COMBINE_WARPS * 32, 0,

@@ -1,9 +1,9 @@
 /* math and eager: whole rows of scores, softmax over the row, weighted values (docs/numerics.md, "Attention").
  *
- * q [M,H,HS] bf16, k and v [slots,G,S,HS] bf16, out [M,H*HS] bf16. A unit is R consecutive query rows of one segment
- * and kv head, numbered by position, then head, so that they share what is read of its keys and values. Blocks of 256
- * threads take units in turn. A block keeps its scores [R,stride] f32 in shared memory where they fit, else in a slice
- * of scratch of its own.
+ * q [M,H,HS] bf16, k and v [slots,G,S,HS] bf16, or bytes with scales, each read as bf16 (kv.h), out [M,H*HS] bf16. A
+ * unit is R consecutive query rows of one segment and kv head, numbered by position, then head, so that they share what
+ * is read of its keys and values. Blocks of 256 threads take units in turn. A block keeps its scores [R,stride] f32 in
+ * shared memory where they fit, else in a slice of scratch of its own.
  *
  * Scores: a thread a key, eight chains over the head for each row, in registers. Softmax: exponentials by all threads,
  * their sum by one warp a row whose first eight lanes are the eight chains. Values: a thread two elements of a row, one
@@ -14,6 +14,7 @@
  * NUMERICS: the CPU device's bits, NaN payloads excepted. */
 #include "kernels/cuda/dev.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/kv.h"
 #include "kernels/cuda/numerics.h"
 
 enum {
@@ -26,7 +27,9 @@ enum {
 };
 
 struct rows_step {
-    const uint16_t *q, *k, *v;
+    const uint16_t *q;
+    const void *k, *v;
+    const float *k_scale, *v_scale;
     uint16_t *out;
     const tv_segment *segments;
     float *scratch; /* [gridDim.x,R,stride], or NULL: shared memory */
@@ -34,11 +37,33 @@ struct rows_step {
     float scale;
 };
 
-template <int R> __global__ void __launch_bounds__(ROWS_THREADS) attn_rows_kernel(const rows_step a) {
+/* Eight elements of a key, and two of a value: r(element * scale) where the cache holds bytes. */
+template <int KV> __device__ __forceinline__ void rows_eight(float (&to)[8], const uint8_t *from, float scale) {
+    if (KV == KV_BF16) {
+        const uint4 x = *(const uint4 *)from;
+        to[0] = bf16_lo(x.x), to[1] = bf16_hi(x.x), to[2] = bf16_lo(x.y), to[3] = bf16_hi(x.y);
+        to[4] = bf16_lo(x.z), to[5] = bf16_hi(x.z), to[6] = bf16_lo(x.w), to[7] = bf16_hi(x.w);
+    } else {
+        const uint2 x = *(const uint2 *)from;
+        const float4 lo = kv_four<KV>(x.x), hi = kv_four<KV>(x.y);
+        to[0] = bf16_round(lo.x * scale), to[1] = bf16_round(lo.y * scale);
+        to[2] = bf16_round(lo.z * scale), to[3] = bf16_round(lo.w * scale);
+        to[4] = bf16_round(hi.x * scale), to[5] = bf16_round(hi.y * scale);
+        to[6] = bf16_round(hi.z * scale), to[7] = bf16_round(hi.w * scale);
+    }
+}
+template <int KV> __device__ __forceinline__ float2 rows_two(uint32_t x, float scale) {
+    if (KV == KV_BF16) return make_float2(bf16_lo(x), bf16_hi(x));
+    const float2 v = kv_pair<KV>(x);
+    return make_float2(bf16_round(v.x * scale), bf16_round(v.y * scale));
+}
+
+template <int R, int KV> __global__ void __launch_bounds__(ROWS_THREADS) attn_rows_kernel(const rows_step a) {
     SIMT_SHARED(float, maxima, [ROWS_WARPS][R]);
     SIMT_SHARED(float, totals, [R]);
     SIMT_DYN_SHARED(smem);
-    float *q = (float *)smem; /* [R,HS] f32 */
+    const int ELEMENT = KV == KV_BF16 ? 2 : 1; /* bytes, of the cache */
+    float *q = (float *)smem;                  /* [R,HS] f32 */
     float *s = a.scratch ? a.scratch + (size_t)blockIdx.x * R * a.stride : q + R * a.HS;
     const int tid = (int)threadIdx.x, lane = tid % 32, warp = tid / 32, heads = a.H / a.G, HS = a.HS;
 
@@ -47,7 +72,7 @@ template <int R> __global__ void __launch_bounds__(ROWS_THREADS) attn_rows_kerne
         const tv_segment seg = a.segments[unit / a.G / a.tiles];
         const int rows = min(seg.n_rows * heads - first, R);
         if (rows <= 0) continue;
-        const size_t cache = ((size_t)seg.slot * a.G + g) * a.S * HS;
+        const size_t cache_row = ((size_t)seg.slot * a.G + g) * a.S, cache = cache_row * HS;
         /* Row r of the segment is in q and out at + (r / heads * H + r % heads) HS. */
         const size_t at = ((size_t)seg.row * a.H + (size_t)g * heads) * HS;
         const int longest = seg.pos + (first + rows - 1) / heads + 1;
@@ -63,16 +88,16 @@ template <int R> __global__ void __launch_bounds__(ROWS_THREADS) attn_rows_kerne
 #pragma unroll
         for (int r = 0; r < R; r++) most[r] = -INFINITY;
         for (int j = tid; j < longest; j += ROWS_THREADS) {
-            const uint4 *key = (const uint4 *)(a.k + cache + (size_t)j * HS);
+            const uint8_t *key = (const uint8_t *)a.k + (cache + (size_t)j * HS) * ELEMENT;
+            const float scale = KV == KV_BF16 ? 0.0f : a.k_scale[cache_row + j];
             float acc[R][8];
 #pragma unroll
             for (int r = 0; r < R; r++)
 #pragma unroll
                 for (int i = 0; i < 8; i++) acc[r][i] = 0.0f;
             for (int d = 0; d < HS; d += 8) {
-                const uint4 x = key[d / 8];
-                const float k[8] = {bf16_lo(x.x), bf16_hi(x.x), bf16_lo(x.y), bf16_hi(x.y),
-                                    bf16_lo(x.z), bf16_hi(x.z), bf16_lo(x.w), bf16_hi(x.w)};
+                float k[8];
+                rows_eight<KV>(k, key + d * ELEMENT, scale);
 #pragma unroll
                 for (int r = 0; r < R; r++) {
                     const float4 lo = *(const float4 *)(q + r * HS + d), hi = *(const float4 *)(q + r * HS + d + 4);
@@ -141,20 +166,28 @@ template <int R> __global__ void __launch_bounds__(ROWS_THREADS) attn_rows_kerne
         for (int r = tid / pairs; r < rows && tid < groups * pairs; r += groups) {
             const int n = seg.pos + (first + r) / heads + 1;
             const float *p = s + (size_t)r * a.stride;
-            const uint16_t *v = a.v + cache + pair * 2;
+            const uint8_t *v = (const uint8_t *)a.v + (cache + pair * 2) * ELEMENT;
+            const float *scales = a.v_scale + cache_row;
+            auto two = [&](int key) -> uint32_t {
+                const uint8_t *at = v + (size_t)key * HS * ELEMENT;
+                return KV == KV_BF16 ? *(const uint32_t *)at : *(const uint16_t *)at;
+            };
             float lo = 0.0f, hi = 0.0f;
             int j = 0;
             for (; j + 8 <= n; j += 8) {
                 uint32_t x[8];
+                float scale[8];
 #pragma unroll
-                for (int i = 0; i < 8; i++) x[i] = *(const uint32_t *)(v + (size_t)(j + i) * HS);
+                for (int i = 0; i < 8; i++) x[i] = two(j + i), scale[i] = KV == KV_BF16 ? 0.0f : scales[j + i];
 #pragma unroll
-                for (int i = 0; i < 8; i++)
-                    lo = fmaf(p[j + i], bf16_lo(x[i]), lo), hi = fmaf(p[j + i], bf16_hi(x[i]), hi);
+                for (int i = 0; i < 8; i++) {
+                    const float2 y = rows_two<KV>(x[i], scale[i]);
+                    lo = fmaf(p[j + i], y.x, lo), hi = fmaf(p[j + i], y.y, hi);
+                }
             }
             for (; j < n; j++) {
-                uint32_t x = *(const uint32_t *)(v + (size_t)j * HS);
-                lo = fmaf(p[j], bf16_lo(x), lo), hi = fmaf(p[j], bf16_hi(x), hi);
+                const float2 y = rows_two<KV>(two(j), KV == KV_BF16 ? 0.0f : scales[j]);
+                lo = fmaf(p[j], y.x, lo), hi = fmaf(p[j], y.y, hi);
             }
             size_t to = at + ((size_t)((first + r) / heads) * a.H + (first + r) % heads) * HS + pair * 2;
             *(uint32_t *)(a.out + to) = bf16_pack(lo, hi);
@@ -165,9 +198,15 @@ template <int R> __global__ void __launch_bounds__(ROWS_THREADS) attn_rows_kerne
 static size_t round_up(size_t x, size_t to) { return (x + to - 1) / to * to; }
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
-template <int R> static void launch(tv_dev *dev, const rows_step &step, unsigned blocks, size_t shared) {
-    SIMT_ALLOW_SMEM((attn_rows_kernel<R>), ROWS_MOST * CUDA_ATTN_MAX_HEAD * sizeof(float) + ROWS_SHARED);
-    SIMT_LAUNCH((attn_rows_kernel<R>), blocks, ROWS_THREADS, shared, (cudaStream_t)dev->stream, step);
+template <int R, int KV> static void launch_rows(tv_dev *dev, const rows_step &step, unsigned blocks, size_t shared) {
+    SIMT_ALLOW_SMEM((attn_rows_kernel<R, KV>), ROWS_MOST * CUDA_ATTN_MAX_HEAD * sizeof(float) + ROWS_SHARED);
+    SIMT_LAUNCH((attn_rows_kernel<R, KV>), blocks, ROWS_THREADS, shared, (cudaStream_t)dev->stream, step);
+}
+template <int KV> static void launch(tv_dev *dev, size_t R, const rows_step &step, unsigned blocks, size_t shared) {
+    if (R == 1) launch_rows<1, KV>(dev, step, blocks, shared);
+    if (R == 2) launch_rows<2, KV>(dev, step, blocks, shared);
+    if (R == 4) launch_rows<4, KV>(dev, step, blocks, shared);
+    if (R == 8) launch_rows<8, KV>(dev, step, blocks, shared);
 }
 
 /* What all attention kernels of this device need, after tv_check_attn. */
@@ -194,7 +233,8 @@ static tv_status whole_rows(tv_dev *dev, const tv_attn_args *a, int eager, tv_er
     size_t R = 1;
     while (R < most && R < ROWS_MOST) R *= 2;
 
-    rows_step step = {a->q, a->kv.k, a->kv.v, a->out, NULL, NULL, 0, 0, a->H, G, a->kv.S, HS, 0, eager, a->scale};
+    rows_step step = {a->q,    a->kv.k, a->kv.v, a->kv.k_scale, a->kv.v_scale, a->out, NULL, NULL, 0, 0, a->H, G,
+                      a->kv.S, HS,      0,       eager,         a->scale};
     step.tiles = (int)((most + R - 1) / R);
     double units = (double)a->n_segments * step.tiles * G;
     if (units > INT32_MAX) return TV_FAIL(err, TV_EUNSUPPORTED, "attention: %d rows are too many for one call", a->M);
@@ -218,10 +258,10 @@ static tv_status whole_rows(tv_dev *dev, const tv_attn_args *a, int eager, tv_er
         blocks = slices;
     }
     unsigned grid = (unsigned)smaller(blocks, (size_t)step.units);
-    if (R == 1) launch<1>(dev, step, grid, shared);
-    if (R == 2) launch<2>(dev, step, grid, shared);
-    if (R == 4) launch<4>(dev, step, grid, shared);
-    if (R == 8) launch<8>(dev, step, grid, shared);
+    const int kv = kv_kind(a->kv.dtype);
+    if (kv == KV_BF16) launch<KV_BF16>(dev, R, step, grid, shared);
+    if (kv == KV_FP8) launch<KV_FP8>(dev, R, step, grid, shared);
+    if (kv == KV_INT8) launch<KV_INT8>(dev, R, step, grid, shared);
     return cuda_rt_launched(eager ? "attention eager" : "attention math", err);
 }
 

@@ -43,6 +43,23 @@ __device__ __forceinline__ float exp2_approx(float x) { // ex2.approx: 2 ulp, 2^
     return exp2f(x);
 #endif
 }
+// Two E4M3 codes (the first lies low) as floats, exact; NaN codes are NaN.
+__device__ __forceinline__ float e4m3_value(uint32_t code) {
+    const float f = __uint_as_float((code & 0x7f) << 20); // the fields in place, with a bias that is 120 less
+    return __uint_as_float(__float_as_uint((code & 0x7f) == 0x7f ? NAN : f * 0x1p120f) | (code & 0x80) << 24);
+}
+__device__ __forceinline__ float2 e4m3_pair(uint16_t codes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    float2 v;
+    asm("{.reg .b32 both; .reg .b16 lo, hi;\n\t"
+        "cvt.rn.f16x2.e4m3x2 both, %2; mov.b32 {lo, hi}, both; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi;}"
+        : "=f"(v.x), "=f"(v.y)
+        : "h"(codes));
+    return v;
+#else
+    return make_float2(e4m3_value(codes & 0xff), e4m3_value(codes >> 8));
+#endif
+}
 // d += a * b, one 16x8x16 tile per warp, bf16 in, f32 out. All 32 lanes.
 __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4],
                                                   const uint32_t (&b)[2] SIMT_AT_PARAM) {
@@ -85,6 +102,16 @@ __device__ __forceinline__ void cp_async_16(void *smem, const void *global, bool
                  : "memory");
 #else
     simt::cp_async16(smem, global, n SIMT_AT);
+#endif
+}
+__device__ __forceinline__ void cp_async_4(void *smem, const void *global, bool valid SIMT_AT_PARAM) { // 4 likewise
+    int n = valid ? 4 : 0;
+#ifdef __CUDACC__
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(smem)),
+                 "l"(__cvta_generic_to_global(global)), "r"(n)
+                 : "memory");
+#else
+    simt::cp_async4(smem, global, n SIMT_AT);
 #endif
 }
 __device__ __forceinline__ void cp_async_commit() {

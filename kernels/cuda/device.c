@@ -177,18 +177,29 @@ tv_status cuda_segments(tv_dev *dev, const tv_segment *segments, int n, const tv
     return TV_OK;
 }
 
-static tv_status matrix_load(tv_dev *dev, int n_parts, const void *const *parts, const int *part_N,
-                             const void *const *bias, int K, tv_matrix *out, tv_err *err) {
-    if (n_parts < 1 || !parts || !part_N || !out)
-        return TV_FAIL(err, TV_EARG, "matrix_load: n_parts=%d, and parts, part_N and out must be given", n_parts);
-    if (K < 1 || K > 1 << 24) return TV_FAIL(err, TV_EARG, "matrix_load: K=%d must be in 1 .. 2^24", K);
-    int64_t N = 0;
-    for (int i = 0; i < n_parts; i++) {
-        if (part_N[i] < 1 || !parts[i])
-            return TV_FAIL(err, TV_EARG, "matrix_load: part %d has %d rows at %p", i, part_N[i], parts[i]);
-        N += part_N[i];
+/* The rows of a packed part in `to` [N,K] bf16: a few at a time reach scratch and are expanded from there. */
+static tv_status upload_packed(tv_dev *dev, const tv_packed_rows *rows, int N, int K, tv_bf16 *to, tv_err *err) {
+    const size_t row = rows->bits == 8 ? (size_t)K : ((size_t)K + 1) / 2;
+    const size_t groups = ((size_t)K + (size_t)rows->group - 1) / (size_t)rows->group,
+                 scales = groups * sizeof(tv_bf16);
+    const size_t room = dev->expand_scratch ? dev->expand_scratch : (size_t)CUDA_EXPAND, fit = room / (row + scales);
+    const int most = fit < 1 ? 1 : fit < (size_t)N ? (int)fit : N;
+    const size_t values = ((size_t)most * row + 15) / 16 * 16;
+    void *scratch;
+    TV_TRY(cuda_scratch(dev, CUDA_SCRATCH_EXPAND, values + (size_t)most * scales, &scratch, err));
+    for (int j = 0, n; j < N; j += n) {
+        n = N - j < most ? N - j : most;
+        const tv_packed_rows part = {rows->bits, rows->group, scratch, (tv_bf16 *)(void *)((char *)scratch + values)};
+        TV_TRY(upload(dev, part.q, rows->q + (size_t)j * row, (size_t)n * row, err));
+        TV_TRY(upload(dev, part.scale, rows->scale + (size_t)j * groups, (size_t)n * scales, err));
+        TV_TRY(cuda_expand(dev, &part, n, K, to + (size_t)j * (size_t)K, err));
     }
-    if (N > 1 << 28) return TV_FAIL(err, TV_EARG, "matrix_load: %lld rows in all must be at most 2^28", (long long)N);
+    return TV_OK;
+}
+
+/* After the check: parts as bf16, or packed. */
+static tv_status load(tv_dev *dev, int n_parts, const void *const *parts, const tv_packed_rows *packed,
+                      const int *part_N, const void *const *bias, int N, int K, tv_matrix *out, tv_err *err) {
     const size_t row = (size_t)K * sizeof(tv_bf16), values = (size_t)N * row;
     void *data;
     TV_TRY(dev_alloc(dev, values + (bias ? (size_t)N * sizeof(tv_bf16) : 0), &data, err));
@@ -196,13 +207,29 @@ static tv_status matrix_load(tv_dev *dev, int n_parts, const void *const *parts,
     tv_status s = TV_OK;
     size_t n = 0;
     for (int i = 0; i < n_parts && s == TV_OK; i++) {
-        s = upload(dev, (char *)data + n * row, parts[i], (size_t)part_N[i] * row, err);
+        tv_bf16 *to = (tv_bf16 *)((char *)data + n * row);
+        s = packed ? upload_packed(dev, &packed[i], part_N[i], K, to, err)
+                   : upload(dev, to, parts[i], (size_t)part_N[i] * row, err);
         if (s == TV_OK && bias && bias[i])
             s = upload(dev, biases + n, bias[i], (size_t)part_N[i] * sizeof(tv_bf16), err);
         n += (size_t)part_N[i];
     }
-    *out = (tv_matrix){.N = (int)N, .K = K, .data = data, .bias = bias ? biases : NULL};
+    *out = (tv_matrix){.N = N, .K = K, .data = data, .bias = bias ? biases : NULL};
     return s;
+}
+
+static tv_status matrix_load(tv_dev *dev, int n_parts, const void *const *parts, const int *part_N,
+                             const void *const *bias, int K, tv_matrix *out, tv_err *err) {
+    int N = 0;
+    TV_TRY(tv_check_matrix_load(n_parts, parts, part_N, K, out, &N, err));
+    return load(dev, n_parts, parts, NULL, part_N, bias, N, K, out, err);
+}
+
+static tv_status matrix_load_packed(tv_dev *dev, int n_parts, const tv_packed_rows *parts, const int *part_N,
+                                    const void *const *bias, int K, tv_matrix *out, tv_err *err) {
+    int N = 0;
+    TV_TRY(tv_check_matrix_load_packed(n_parts, parts, part_N, K, out, &N, err));
+    return load(dev, n_parts, NULL, parts, part_N, bias, N, K, out, err);
 }
 
 static void matrix_free(tv_dev *dev, tv_matrix *m) {
@@ -236,6 +263,7 @@ const tv_ops tv_ops_cuda = {.name = "cuda",
                             .steps_forget = cuda_steps_forget,
                             .libraries = libraries,
                             .matrix_load = matrix_load,
+                            .matrix_load_packed = matrix_load_packed,
                             .matrix_free = matrix_free,
                             .moe_scratch_bytes = cuda_moe_scratch_bytes,
                             .embed = cuda_embed,

@@ -11,10 +11,19 @@ extern "C" {
 #endif
 
 /* Scratch buffers in device memory, one per operation that needs one, so that an operation may call another. */
-enum { CUDA_SCRATCH_LINEAR, CUDA_SCRATCH_ATTENTION, CUDA_SCRATCH_LOGPROBS, CUDA_SCRATCH_MOE, CUDA_N_SCRATCH };
+enum {
+    CUDA_SCRATCH_LINEAR,
+    CUDA_SCRATCH_ATTENTION,
+    CUDA_SCRATCH_LOGPROBS,
+    CUDA_SCRATCH_MOE,
+    CUDA_SCRATCH_EXPAND,
+    CUDA_N_SCRATCH
+};
 
 /* Bytes of each of the two pinned buffers that large uploads go through. */
 enum { CUDA_STAGE = 4 << 20 };
+/* Bytes of packed weights on the card at a time, unless a row has more. */
+enum { CUDA_EXPAND = 8 << 20 };
 
 /* Keys that recorded steps are sized for come in multiples of this. Larger: fewer graphs, more blocks that find nothing to
  * do. */
@@ -37,14 +46,16 @@ struct tv_dev {
     struct cuda_cudnn *cudnn; /* attention_cudnn.c: the library and its plans, from the first use on */
     /* cuBLASLt's product (linear_cublaslt.c), which sets *done where it took it; NULL: linear.cu does all. */
     tv_status (*library_linear)(tv_dev *dev, const tv_linear_args *a, int *done, tv_err *err);
-    struct cuda_lt *lt;  /* NULL: lt_absent says why */
+    struct cuda_lt *lt; /* NULL: lt_absent says why */
     char lt_absent[128];
     int gemm_rows; /* height of the tiles of our own products: 16, 64, 128; 0: by sizes */
     /* Uploads of pageable memory: one buffer is filled while the card reads the other. */
     void *stage[2];
     cuda_rt_event *stage_read[2]; /* recorded behind the last copy from it */
     int stage_next;
-    size_t flash_scratch; /* most bytes of partial results in one launch of flash, where a segment needs no more; 0: 64 MiB */
+    size_t flash_scratch;  /* most bytes of partial results in one launch of flash, where a segment needs no more; 0: 64
+                              MiB */
+    size_t expand_scratch; /* instead of CUDA_EXPAND; 0: that */
     struct cuda_experts *experts; /* moe.cu: where each layer's expert matrices lie, on the card */
     int n_experts;
     struct cuda_steps *steps; /* steps.c */
@@ -78,8 +89,10 @@ tv_status cuda_rmsnorm(tv_dev *dev, const tv_rmsnorm_args *a, tv_err *err);
 tv_status cuda_linear(tv_dev *dev, const tv_linear_args *a, tv_err *err);
 /* y [count] f32 rounded to bf16 values, in place. */
 tv_status cuda_linear_round(tv_dev *dev, float *y, size_t count, tv_err *err);
-/* cuBLASLt for dev (linear_cublaslt.c): sets library_linear; where the library is not there or does not start, says so in
- * lt_absent. */
+/* out [N,K] bf16 = rows on the card, expanded (expand.cu); N at least 1. */
+tv_status cuda_expand(tv_dev *dev, const tv_packed_rows *rows, int N, int K, tv_bf16 *out, tv_err *err);
+/* cuBLASLt for dev (linear_cublaslt.c): sets library_linear; where the library is not there or does not start, says so
+ * in lt_absent. */
 tv_status cuda_lt_open(tv_dev *dev, tv_err *err);
 void cuda_lt_close(tv_dev *dev);
 /* The library, and a line for each algorithm and the products seen so far that it computes: all, or those with a bit of

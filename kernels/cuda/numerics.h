@@ -8,6 +8,14 @@ __device__ __forceinline__ float bf16_value(uint16_t h) { return __uint_as_float
 __device__ __forceinline__ uint16_t bf16_bits(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
 __device__ __forceinline__ float bf16_round(float x) { return bf16_value(bf16_bits(x)); } // r(x) of docs/numerics.md
 
+// Two int8 (the first lies low) as floats: beside the exponent of 2^23 a byte is 2^23 + 128 + value. Conversions are
+// slow.
+__device__ __forceinline__ float2 int8_pair(uint32_t bytes) {
+    const uint32_t x = bytes ^ 0x8080;
+    return make_float2(__uint_as_float(__byte_perm(x, 0x4b000000, 0x7440)) - 8388736.0f,
+                       __uint_as_float(__byte_perm(x, 0x4b000000, 0x7441)) - 8388736.0f);
+}
+
 // e^x for x <= 88 as docs/numerics.md defines it: exactly 0 below ln 2^-126, exp(0) = 1, NaN stays NaN.
 __device__ __forceinline__ float exp_f32(float x) {
     const float magic = 12582912.0f; // 1.5 * 2^23: adding it leaves the nearest integer in the low bits

@@ -20,6 +20,8 @@ ptx_moe matrices
 ptx_attention rows_scratch flash_extreme plan_and_rerun
 ptx_logprobs bad
 ptx_cudnn_rows decode
+ptx_kv append kernels
+ptx_expand expand_rows
 END
 # A kernel may have run in several of them.
 awk '{ for (i = 2; i <= 6; i++) sum[$1, i] += $i; names[$1] = 1 }

@@ -16,7 +16,7 @@ extern "C" void* __asan_region_is_poisoned(void* beg, size_t size) __attribute__
 
 namespace {
 enum Space : uint8_t { GLOBAL, SHARED, PARAM, LOCAL };
-struct Ty { char c; uint8_t w; };  // c: b u s f p(red) h(bf16); w: bytes
+struct Ty { char c; uint8_t w; };  // c: b u s f p(red) h(bf16) e(e4m3); w: bytes
 struct Opnd { enum K : uint8_t { NONE, REG, IMM, SREG } k = NONE; int r = 0; u64 v = 0; };
 struct Ins {
     int op = 0, vec = 1, pred = -1, target = -1, n = 0;
@@ -45,6 +45,8 @@ bool type_of(const string& s, Ty* t) {
     if (s == "pred") { *t = Ty{'p', 1}; return true; }
     if (s == "bf16") { *t = Ty{'h', 2}; return true; }
     if (s == "bf16x2") { *t = Ty{'h', 4}; return true; }
+    if (s == "f16x2") { *t = Ty{'f', 4}; return true; }  // of e4m3x2 only
+    if (s == "e4m3x2") { *t = Ty{'e', 2}; return true; }
     if (s.size() < 2 || !strchr("busf", s[0])) return false;
     int b = atoi(s.c_str() + 1);
     if ((b != 8 && b != 16 && b != 32 && b != 64) || s != s[0] + std::to_string(b)) return false;
@@ -230,7 +232,7 @@ struct Parser {
 
 // ---- machine ----
 const u64 SGEN = 0x7e0000000000ull;                  // generic address of shared offset 0
-struct Pend { u32 dst; u64 src; int n, group; };
+struct Pend { u32 dst; u64 src; int n, group, full; };
 struct Warp {
     std::vector<u64> R;
     int pc[32], lanes, id;
@@ -245,6 +247,13 @@ u64 b32(float f) { return __float_as_uint(f); }
 double f64(u64 v) { double d; memcpy(&d, &v, 8); return d; }
 u64 b64(double d) { u64 v; memcpy(&v, &d, 8); return v; }
 int64_t sx(u64 v, int w) { int s = 64 - 8 * w; return (int64_t)(v << s) >> s; }
+double f16(u64 v) { double d = ldexp(v & 1023, -24); int e = v >> 10 & 31; if (e) d = e == 31 ? (v & 1023 ? NAN : INFINITY) : ldexp(1024 + (double)(v & 1023), e - 25); return v & 0x8000 ? -d : d; }
+u64 f16_of_e4m3(u64 v) {                             // exact; a subnormal's leading one becomes the exponent
+    u64 sign = (v & 0x80) << 8, e = v >> 3 & 15, m = v & 7;
+    if ((v & 0x7f) == 0x7f) return 0x7fff;
+    if (!e && m) { e = 1; while (!(m & 8)) m <<= 1, e--; m &= 7; } else if (!e) return sign;
+    return sign | (e + 8) << 10 | m << 7;
+}
 u64 zx(u64 v, int w) { return w == 8 ? v : v & ((1ull << 8 * w) - 1); }
 
 struct Block {
@@ -335,7 +344,7 @@ struct Block {
     u64 cvt(const Ins& in, u64 v) {
         Ty d = in.t, s = in.t2;
         if (s.c == 'f') {
-            double x = s.w == 4 ? f32(v) : f64(v);
+            double x = s.w == 4 ? f32(v) : s.w == 2 ? f16(v) : f64(v);
             if (d.c == 'h') return __float2bfloat16_rn((float)x).v;
             if (d.c == 'f') return d.w == 4 ? b32((float)x) : b64(x);
             x = in.mode == 'n' ? nearbyint(x) : in.mode == 'm' ? floor(x) : in.mode == 'p' ? ceil(x) : trunc(x);
@@ -345,6 +354,7 @@ struct Block {
             if (x >= hi) return d.c == 's' ? zx(~0ull, d.w) >> 1 : zx(~0ull, d.w);
             return d.c == 's' ? zx((u64)(int64_t)x, d.w) : (u64)x;
         }
+        if (s.c == 'e') return f16_of_e4m3(v & 255) | f16_of_e4m3(v >> 8 & 255) << 16;
         if (s.c == 'h') return b32(__uint_as_float((u32)v << 16));
         int64_t i = s.c == 's' ? sx(v, s.w) : (int64_t)zx(v, s.w);
         if (d.c == 'f') return d.w == 4 ? (s.c == 's' ? b32((float)i) : b32((float)(u64)i)) : (s.c == 's' ? b64((double)i) : b64((double)(u64)i));
@@ -470,17 +480,17 @@ struct Block {
                 int keep = all ? -1 : (int)get(in.o[0], l);
                 auto& v = W->cp[l];
                 while (!v.empty() && (all || v[0].group < (int)W->group[l] - keep)) {
-                    unsigned char* d = at(SHARED, v[0].dst, 16, l, true);
-                    memset(d, 0, 16);
+                    unsigned char* d = at(SHARED, v[0].dst, v[0].full, l, true);
+                    memset(d, 0, (size_t)v[0].full);
                     if (v[0].n) memcpy(d, at(GLOBAL, v[0].src, v[0].n, l, false), (size_t)v[0].n);
                     v.erase(v.begin());
                 }
                 continue;
             }
             u32 d = (u32)(get(in.o[0], l) + in.o[1].v);
-            int n = in.n > 5 ? (int)get(in.o[5], l) : (int)in.o[4].v;
-            memset(at(SHARED, d, 16, l, true), 0xff, 16);
-            W->cp[l].push_back(Pend{d, get(in.o[2], l) + in.o[3].v, n, (int)W->group[l]});
+            int full = (int)in.o[4].v, n = in.n > 5 ? (int)get(in.o[5], l) : full;
+            memset(at(SHARED, d, full, l, true), 0xff, (size_t)full);
+            W->cp[l].push_back(Pend{d, get(in.o[2], l) + in.o[3].v, n, (int)W->group[l], full});
         }
     }
     // One instruction for the lanes of the warp with the lowest pc. False: the warp waits at a barrier or is done.

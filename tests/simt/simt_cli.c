@@ -122,7 +122,8 @@ static void test_devices_agree(void) {
         CHECK(norm > 0 && sqrt(d / norm) < 0.02);
         free(text[0]), free(text[1]);
     }
-    CLI(2, "reads a bf16 cache only", SIMT "logits m --device cuda --kv-dtype fp8 --tokens '1 2' -o l.safetensors");
+    CLI(2, "flash (available)",
+        SIMT "logits m --device cuda --backend cudnn --kv-dtype fp8 --tokens '1 2' -o l.safetensors");
     CLI(2, "card 0 alone", SIMT "logits m --device cuda --gpu 1 --tokens '1 2' -o l.safetensors");
 }
 

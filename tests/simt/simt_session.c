@@ -63,16 +63,19 @@ static void test_graphs_give_the_bits_of_launches(void) {
         const char *model, *backend;
         int fixed;
         tv_arrivals arrivals;
-    } cases[] = {
-        {"qwen3-dense", "flash", 0, TV_ARRIVALS_TOGETHER},  {"qwen3-dense", "math", 1, TV_ARRIVALS_STAGGERED},
-        {"qwen2-dense", "flash", 1, TV_ARRIVALS_STAGGERED}, {"qwen3-moe-mixed", "eager", 0, TV_ARRIVALS_TOGETHER},
-        {"qwen3-dense", "cudnn", 0, TV_ARRIVALS_STAGGERED}, {"qwen2-dense", "cudnn", 1, TV_ARRIVALS_TOGETHER}};
+        tv_kv_dtype kv_dtype;
+    } cases[] = {{"qwen3-dense", "flash", 0, TV_ARRIVALS_TOGETHER, TV_KV_BF16},
+                 {"qwen3-dense", "math", 1, TV_ARRIVALS_STAGGERED, TV_KV_INT8},
+                 {"qwen2-dense", "flash", 1, TV_ARRIVALS_STAGGERED, TV_KV_FP8},
+                 {"qwen3-moe-mixed", "eager", 0, TV_ARRIVALS_TOGETHER, TV_KV_BF16},
+                 {"qwen3-dense", "cudnn", 0, TV_ARRIVALS_STAGGERED, TV_KV_BF16},
+                 {"qwen2-dense", "cudnn", 1, TV_ARRIVALS_TOGETHER, TV_KV_BF16}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         tv_trace *drawn[2], *again[2], *replayed[2];
         for (int no_graphs = 0; no_graphs < 2; no_graphs++) {
             tv_engine *e = open_engine(cases[c].model, no_graphs);
             tv_serving serving = side(cases[c].backend, cases[c].fixed);
-            serving.arrivals = cases[c].arrivals;
+            serving.arrivals = cases[c].arrivals, serving.kv_dtype = cases[c].kv_dtype;
             tv_session *s = open_session(e, &serving, POSITIONS);
             drawn[no_graphs] = sample(s);
             again[no_graphs] = sample(s);
