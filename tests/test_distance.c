@@ -337,6 +337,10 @@ static void test_slots(void) {
         CHECK_INT(tv_slots_realised(tokens, ids, lps, M, k, 0, v, r, &twice), -1);
         CHECK_BYTES(r + 1, q + 1, sizeof q - sizeof *q);
         CHECK(r[0] == 0);
+        if (k == 1) continue;
+        ids[0] = ids[k - 1] = tokens[0]; /* recorded twice, in one vector, in two or behind them */
+        CHECK_INT(tv_slots_realised(tokens, ids, lps, M, k, 0, v, r, &twice), 0);
+        CHECK_INT(twice, 1);
     }
 }
 
