@@ -191,7 +191,7 @@ void cpu_linear_run(const cpu_isa *isa, cpu_pool *pool, int threads, float *scra
     p.Kp = ((size_t)a->w->K + 1) / 2 * 2;
     p.n_panels = (a->w->N + CPU_PANEL - 1) / CPU_PANEL;
     int rows = (int)(CHUNK_BYTES / (p.Kp * sizeof(float)));
-    rows = rows > CPU_CHUNK_ROWS ? CPU_CHUNK_ROWS : rows / isa->rows * isa->rows;
+    if (rows > CPU_CHUNK_ROWS) rows = CPU_CHUNK_ROWS;
     if (rows < isa->rows) rows = isa->rows;
     for (p.row0 = 0; p.row0 < a->M; p.row0 += CPU_PACK_ROWS) {
         p.M = a->M - p.row0 < CPU_PACK_ROWS ? a->M - p.row0 : CPU_PACK_ROWS;
