@@ -4,11 +4,10 @@
 set -eu
 cd "$(dirname "$0")/../.."
 program=$1 venv=$2 models=$3
-if ! [ -e "$venv/ready" ]; then
+if ! "$venv/bin/python" -c 'import gguf, llama_cpp, torch, transformers' 2>/dev/null; then
     echo "installing torch, transformers and llama-cpp-python (compiled here) into $venv"
     [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"
     "$venv/bin/pip" install -q torch transformers safetensors numpy gguf llama-cpp-python
-    touch "$venv/ready"
 fi
 for shape in medium 0.6b; do
     [ -e "$models/$shape/model.safetensors" ] || "$program" bench weights $shape -o "$models/$shape"
