@@ -24,6 +24,9 @@ void tv_bench_add(cJSON *object, const char *key, const tv_bench_stats *stats);
 double tv_bench_wall(void);
 double tv_bench_cpu(void);
 
+/* The probe for the multiply-adds of a CPU device's products, by its description: "avx2", ...; "" where there is none
+ * (matrix instructions: an f32 peak is no limit of theirs). */
+const char *tv_probe_isa(const char *device);
 /* Fused multiply-add rate in GFLOP/s over `threads` threads, each running for about `seconds` of its CPU time; isa:
  * "avx2", "avx512", "neon", "scalar". 0 where this machine or build has no such instructions. */
 double tv_probe_fma(const char *isa, int threads, double seconds);

@@ -90,6 +90,13 @@ static double probe_scalar(long rounds) {
     return 12.0 * (double)rounds;
 }
 
+const char *tv_probe_isa(const char *device) {
+    static const char *const isas[] = {"avx512", "avx2", "neon", "scalar"};
+    for (size_t i = 0; i < sizeof isas / sizeof *isas && !strstr(device, "numerics"); i++)
+        if (strstr(device, isas[i])) return isas[i];
+    return "";
+}
+
 double tv_probe_fma(const char *isa, int threads, double seconds) {
     double (*probe)(long) = NULL;
     int lanes = 0;

@@ -152,23 +152,13 @@ static tv_status bench_row(bench *b, int p, int M, int repeats, const probes *pr
     return TV_OK;
 }
 
-static const char *isa_of(const tv_ops *ops, const tv_dev *dev) {
-    const char *description = ops->describe(dev);
-    if (strstr(description, "avx512")) return "avx512";
-    if (strstr(description, "avx2")) return "avx2";
-#if defined(__aarch64__)
-    return "neon";
-#endif
-    return "";
-}
-
 static tv_status bench_rows(bench *b, const tv_bench_options *options, const int *batches, int n_batches, int repeats,
                             FILE *out, cJSON *rows, tv_err *err) {
     TV_TRY(load(b, err));
     probes probe = {.isa = "", .threads = options->threads ? options->threads : omp_get_num_procs()};
     if (!strcmp(b->ops->name, "cpu")) {
         /* The logits' weights are a buffer of the right kind at hand: device memory, huge pages, larger than caches. */
-        probe.isa = isa_of(b->ops, b->dev);
+        probe.isa = tv_probe_isa(b->ops->describe(b->dev));
         probe.buffer = b->matrices[N_PRODUCTS - 1][0].data;
         probe.bytes = (size_t)128 << 20;
     }

@@ -132,7 +132,7 @@ tv_status tv_bench_steps(const tv_engine_options *options, FILE *in, FILE *out, 
     tv_engine_describe(b.engine, &info);
     if (strcmp(b.engine->ops->name, "cpu"))
         s = TV_FAIL(err, TV_EUNSUPPORTED, "bench steps runs on the cpu device alone, not on %s", info.device);
-    b.isa = strstr(info.device, "avx512") ? "avx512" : strstr(info.device, "avx2") ? "avx2" : "neon";
+    b.isa = tv_probe_isa(info.device);
     b.probe = cpu_pages(PROBE_BYTES);
     if (!b.probe && s == TV_OK) s = TV_FAIL(err, TV_ENOMEM, "bench steps: no memory for a buffer of 128 MiB");
     if (s == TV_OK) {
