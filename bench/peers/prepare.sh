@@ -13,8 +13,6 @@ for shape in medium 0.6b; do
     [ -e "$models/$shape/model.safetensors" ] || "$program" bench weights $shape -o "$models/$shape"
     for kind in bf16 f16; do
         gguf=$models/$shape/model.$kind.gguf
-        [ -e "$gguf" ] && continue
-        "$venv/bin/python" bench/peers/to_gguf.py "$models/$shape" "$gguf.part" $kind
-        mv "$gguf.part" "$gguf"
+        [ -e "$gguf" ] || "$venv/bin/python" tools/to_gguf.py "$models/$shape" "$gguf" $kind
     done
 done
