@@ -189,9 +189,8 @@ static void test_graphs_hold_no_lengths(void) {
         tv_engine *e = open_engine(b ? "qwen3-dense" : "qwen3-moe", 0);
         tv_serving serving = side(backends[b], 1);
         tv_session *s = open_session(e, &serving, 1000);
-        tv_step_io *io =
-            tv_step_begin(s, N, N, N); /* two steps at the end make the scratch and the envelope large enough */
-        for (int run = 0; run < 2; run++) {
+        for (int run = 0; run < 2; run++) { /* at the end, so that the scratch and the envelope are large enough */
+            tv_step_io *io = tv_step_begin(s, N, N, N);
             for (int i = 0; i < N; i++) {
                 io->segments[i] = (tv_segment){.slot = i, .row = i, .n_rows = 1, .pos = 999};
                 io->ids[i] = i, io->logit_rows[i] = i, io->token[i] = -1, io->position[i] = 0, io->trajectory[i] = i;
