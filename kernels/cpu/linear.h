@@ -25,6 +25,14 @@ enum {
     CPU_PACK_ROWS = 512  /* rows of x packed at a time; bounds the scratch */
 };
 
+/* For kernels whose sizes are constants at each call, so that sums live in registers. */
+#define CPU_INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define CPU_UNROLL _Pragma("unroll")
+#else
+#define CPU_UNROLL _Pragma("GCC unroll 8")
+#endif
+
 /* What a result is stored as. */
 typedef enum { CPU_OUT_BF16, CPU_OUT_F32, CPU_OUT_F32_ROUNDED } cpu_out;
 

@@ -4,46 +4,39 @@
 
 #include "kernels/cpu/linear.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#ifdef __clang__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
-
 /* acc += b * e, fused. The asm pins each accumulator to its register: left to itself GCC 12 rotates them through the
  * loop and spills one, which costs a third of the speed. */
 #define FMA(acc, b, e) __asm__("vfmadd231ps %2, %1, %0" : "+x"(acc) : "x"(b), "x"(e))
 
 /* Even and odd k of eight columns, expanded to f32. */
-INLINE __m256 even(const tv_bf16 *w) {
+CPU_INLINE __m256 even(const tv_bf16 *w) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_load_si256((const __m256i *)w), 16));
 }
-INLINE __m256 odd(const tv_bf16 *w, __m256 mask) { return _mm256_and_ps(mask, _mm256_load_ps((const float *)w)); }
+CPU_INLINE __m256 odd(const tv_bf16 *w, __m256 mask) { return _mm256_and_ps(mask, _mm256_load_ps((const float *)w)); }
 
-INLINE void block_of(const int rows, const int panels, const cpu_block *b) {
+CPU_INLINE void block_of(const int rows, const int panels, const cpu_block *b) {
     __m256 acc[5][2 * CPU_MAX_PANELS];
     const float *x = b->x;
     const tv_bf16 *w = b->w;
     const char *prefetch = b->prefetch;
     const size_t w_stride = b->w_stride, prefetch_step = b->prefetch_step;
-    UNROLL for (int m = 0; m < rows; m++) UNROLL for (int j = 0; j < 2 * panels; j++) acc[m][j] =
+    CPU_UNROLL for (int m = 0; m < rows; m++) CPU_UNROLL for (int j = 0; j < 2 * panels; j++) acc[m][j] =
         b->in ? _mm256_load_ps(b->in + j / 2 * b->tile_stride + m * CPU_PANEL + j % 2 * 8) : _mm256_setzero_ps();
     __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xffff0000u));
     __asm__("" : "+x"(mask)); /* else it is reloaded from memory at each use */
     for (int k = 0; k < b->k; k += 2) {
-        UNROLL for (int p = 0; p < panels; p++) {
+        CPU_UNROLL for (int p = 0; p < panels; p++) {
             _mm_prefetch(prefetch + p * w_stride * sizeof(tv_bf16), _MM_HINT_T0);
             __m256 e0 = even(w + p * w_stride), e1 = even(w + p * w_stride + 16);
-            UNROLL for (int m = 0; m < rows; m++) {
+            CPU_UNROLL for (int m = 0; m < rows; m++) {
                 __m256 v = _mm256_broadcast_ss(x + m);
                 FMA(acc[m][2 * p], v, e0);
                 FMA(acc[m][2 * p + 1], v, e1);
             }
         }
-        UNROLL for (int p = 0; p < panels; p++) {
+        CPU_UNROLL for (int p = 0; p < panels; p++) {
             __m256 e0 = odd(w + p * w_stride, mask), e1 = odd(w + p * w_stride + 16, mask);
-            UNROLL for (int m = 0; m < rows; m++) {
+            CPU_UNROLL for (int m = 0; m < rows; m++) {
                 __m256 v = _mm256_broadcast_ss(x + rows + m);
                 FMA(acc[m][2 * p], v, e0);
                 FMA(acc[m][2 * p + 1], v, e1);
@@ -53,7 +46,7 @@ INLINE void block_of(const int rows, const int panels, const cpu_block *b) {
         x += 2 * rows;
         w += 2 * CPU_PANEL;
     }
-    UNROLL for (int m = 0; m < rows; m++) UNROLL for (int j = 0; j < 2 * panels; j++) {
+    CPU_UNROLL for (int m = 0; m < rows; m++) CPU_UNROLL for (int j = 0; j < 2 * panels; j++) {
         float *out = b->out + j / 2 * b->tile_stride + m * CPU_PANEL + j % 2 * 8;
         _mm256_store_ps(out, b->add ? _mm256_add_ps(_mm256_load_ps(out), acc[m][j]) : acc[m][j]);
     }
@@ -82,7 +75,7 @@ static void block(int rows, int panels, const cpu_block *b) {
         block_3_2(b);
 }
 
-INLINE __m256 expand(const tv_bf16 *x) {
+CPU_INLINE __m256 expand(const tv_bf16 *x) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)x)), 16));
 }
 
@@ -116,7 +109,7 @@ void cpu_pack_avx2(const tv_bf16 *x, size_t ldx, int rows, int K, float *out) {
 }
 
 /* tv_bf16_from_f32 on eight values, each in the low half of its lane. */
-INLINE __m256i round8(__m256 v) {
+CPU_INLINE __m256i round8(__m256 v) {
     __m256i u = _mm256_castps_si256(v), top = _mm256_srli_epi32(u, 16);
     __m256i even_bias = _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(top, _mm256_set1_epi32(1)));
     __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, even_bias), 16);

@@ -4,37 +4,30 @@
 
 #include "kernels/cpu/linear.h"
 
-#ifdef __clang__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
-
 enum { QUADS = CPU_PANEL / 4 };
 
 /* rows is a constant at each call, so that acc lives in registers. */
-static inline __attribute__((always_inline)) void block_rows(const int rows, const cpu_block *b, const tv_bf16 *w,
-                                                             const float *in, float *out) {
+CPU_INLINE void block_rows(const int rows, const cpu_block *b, const tv_bf16 *w, const float *in, float *out) {
     float32x4_t acc[4][QUADS];
     const float *x = b->x;
     const uint32x4_t mask = vdupq_n_u32(0xffff0000u);
-    UNROLL for (int m = 0; m < rows; m++) UNROLL for (int q = 0; q < QUADS; q++) acc[m][q] =
+    CPU_UNROLL for (int m = 0; m < rows; m++) CPU_UNROLL for (int q = 0; q < QUADS; q++) acc[m][q] =
         in ? vld1q_f32(in + m * CPU_PANEL + 4 * q) : vdupq_n_f32(0);
     for (int k = 0; k < b->k; k += 2) {
         float32x4_t even[QUADS], odd[QUADS];
-        UNROLL for (int q = 0; q < QUADS; q++) {
+        CPU_UNROLL for (int q = 0; q < QUADS; q++) {
             uint32x4_t pair = vreinterpretq_u32_u16(vld1q_u16(w + 8 * q));
             even[q] = vreinterpretq_f32_u32(vshlq_n_u32(pair, 16));
             odd[q] = vreinterpretq_f32_u32(vandq_u32(pair, mask));
         }
-        UNROLL for (int m = 0; m < rows; m++) UNROLL for (int q = 0; q < QUADS; q++) acc[m][q] =
+        CPU_UNROLL for (int m = 0; m < rows; m++) CPU_UNROLL for (int q = 0; q < QUADS; q++) acc[m][q] =
             vfmaq_n_f32(acc[m][q], even[q], x[m]);
-        UNROLL for (int m = 0; m < rows; m++) UNROLL for (int q = 0; q < QUADS; q++) acc[m][q] =
+        CPU_UNROLL for (int m = 0; m < rows; m++) CPU_UNROLL for (int q = 0; q < QUADS; q++) acc[m][q] =
             vfmaq_n_f32(acc[m][q], odd[q], x[rows + m]);
         x += 2 * rows;
         w += 2 * CPU_PANEL;
     }
-    UNROLL for (int m = 0; m < rows; m++) UNROLL for (int q = 0; q < QUADS; q++) {
+    CPU_UNROLL for (int m = 0; m < rows; m++) CPU_UNROLL for (int q = 0; q < QUADS; q++) {
         float *o = out + m * CPU_PANEL + 4 * q;
         vst1q_f32(o, b->add ? vaddq_f32(vld1q_f32(o), acc[m][q]) : acc[m][q]);
     }

@@ -24,8 +24,7 @@ void cpu_finish_scalar(const float *tile, int rows, int columns, const tv_bf16 *
 }
 
 /* rows is a constant at each call, so that acc lives in registers where there are enough. */
-static inline __attribute__((always_inline)) void block_rows(int rows, const cpu_block *b, const tv_bf16 *w,
-                                                             const float *in, float *out) {
+CPU_INLINE void block_rows(int rows, const cpu_block *b, const tv_bf16 *w, const float *in, float *out) {
     float acc[4][CPU_PANEL];
     for (int m = 0; m < rows; m++)
         for (int n = 0; n < CPU_PANEL; n++) acc[m][n] = in ? in[m * CPU_PANEL + n] : 0;
