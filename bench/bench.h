@@ -30,6 +30,8 @@ const char *tv_probe_isa(const char *device);
 /* Fused multiply-add rate in GFLOP/s over `threads` threads, each running for about `seconds` of its CPU time; isa:
  * "avx2", "avx512", "neon", "scalar". 0 where this machine or build has no such instructions. */
 double tv_probe_fma(const char *isa, int threads, double seconds);
+/* Memory to read from, as cpu_pages gives it, with pages of its own; NULL when exhausted. cpu_pages_free returns it. */
+void *tv_probe_memory(size_t bytes);
 /* Read rate in GB/s over buffer[0..bytes), shared out to `threads` threads, one pass; CPU time of the slowest thread.
  */
 double tv_probe_read(const void *buffer, size_t bytes, int threads);

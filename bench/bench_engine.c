@@ -61,7 +61,6 @@ static void count_work(const tv_engine_info *m, const tv_step_times *t, double k
 static tv_status run_once(tv_session *s, kind what, tv_profile profile, const tv_job *job, const tv_trace *set,
                           bench_run *run, tv_err *err) {
     tv_trace *trace = NULL;
-    tv_session_profile(s, TV_PROFILE_WALL); /* from zero */
     tv_session_profile(s, profile);
     const double begin = tv_bench_wall();
     tv_status status = what == REPLAY ? tv_session_replay(s, set, 'a', 0, NULL, &trace, err)

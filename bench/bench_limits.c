@@ -122,6 +122,12 @@ double tv_probe_fma(const char *isa, int threads, double seconds) {
     return rate;
 }
 
+void *tv_probe_memory(size_t bytes) {
+    void *p = cpu_pages(bytes);
+    if (p) memset(p, 1, bytes); /* else every page is the same page of zeros */
+    return p;
+}
+
 typedef uint64_t wide __attribute__((vector_size(32)));
 
 /* Four streams at once, each fetched 2 KiB ahead, over one window after another: on the machines tried this reads a
@@ -160,9 +166,8 @@ tv_status tv_bench_limits(const tv_bench_options *options, FILE *out, cJSON **js
     int all = options->threads ? options->threads : omp_get_num_procs();
     if (all < 1 || all > 4096) return TV_FAIL(err, TV_EARG, "bench: threads=%d must be in 1 .. 4096", all);
     const size_t bytes = (size_t)512 << 20;
-    unsigned char *buffer = cpu_pages(bytes);
+    void *buffer = tv_probe_memory(bytes);
     if (!buffer) return TV_FAIL(err, TV_ENOMEM, "bench: no memory for a buffer of 512 MiB");
-    memset(buffer, 1, bytes); /* else every page is the same page of zeros */
     cJSON *root = cJSON_CreateObject();
     double values[MOST];
     fprintf(out, "limit                          threads      best    median       MAD\n");

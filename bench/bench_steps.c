@@ -133,10 +133,9 @@ tv_status tv_bench_steps(const tv_engine_options *options, FILE *in, FILE *out, 
     if (strcmp(b.engine->ops->name, "cpu"))
         s = TV_FAIL(err, TV_EUNSUPPORTED, "bench steps runs on the cpu device alone, not on %s", info.device);
     b.isa = tv_probe_isa(info.device);
-    b.probe = cpu_pages(PROBE_BYTES);
+    b.probe = tv_probe_memory(PROBE_BYTES);
     if (!b.probe && s == TV_OK) s = TV_FAIL(err, TV_ENOMEM, "bench steps: no memory for a buffer of 128 MiB");
     if (s == TV_OK) {
-        memset(b.probe, 1, PROBE_BYTES); /* else every page is the same page of zeros */
         const double head = (double)info.vocab_size * info.d_model;
         fprintf(out, "{\"name\": \"tvgpu\", \"device\": \"%s\", \"weight_bytes\": %.0f, \"flop_per_row\": %.0f}\n",
                 info.device, 2 * ((double)info.layer_parameters + head), 2 * ((double)info.row_parameters + head));

@@ -2,7 +2,6 @@
 #include "bench/machine.h"
 
 #include <omp.h>
-#include <string.h>
 
 #include "bench/bench.h"
 #include "kernels/cpu/cpu.h"
@@ -19,9 +18,8 @@ tv_machine tv_machine_measure(int threads) {
             if (rate > m.gflops) m.gflops = rate;
         }
     }
-    void *block = cpu_pages(BYTES);
+    void *block = tv_probe_memory(BYTES);
     if (!block) return m;
-    memset(block, 1, BYTES); /* else every page is the same page of zeros */
     for (int w = 0; w < WINDOWS; w++) {
         const double rate = tv_probe_read(block, BYTES, threads);
         if (rate > m.read_gbs) m.read_gbs = rate;

@@ -232,7 +232,7 @@ cJSON *tv_session_libraries(const tv_session *s) { return tv_libraries_of(s->eng
 
 void tv_session_profile(tv_session *s, tv_profile profile) {
     s->profile = profile;
-    if (profile != TV_PROFILE_OFF) s->times = (tv_step_times){0};
+    s->times = (tv_step_times){0};
 }
 
 const tv_recomputed *tv_session_recomputed(const tv_session *s) { return &s->recomputed; }

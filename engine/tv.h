@@ -177,7 +177,7 @@ typedef enum {
     TV_PROFILE_WALL,
     TV_PROFILE_CPU /* processor time of the calling thread, for a device of one thread: what else the machine does is left out */
 } tv_profile;
-/* Starts (again from zero) or stops taking times. While they are taken, steps run one at a time and none is recorded. */
+/* Starts again from zero, taking times or only counting. While they are taken, steps run one at a time and none is recorded. */
 void tv_session_profile(tv_session *session, tv_profile profile);
 const tv_step_times *tv_session_times(const tv_session *session);
 
