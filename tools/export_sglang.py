@@ -19,9 +19,7 @@ score takes input log-probabilities: each trajectory is scored at once, by prefi
 way to force tokens through decode steps and record the log-probabilities from before the forcing. What prefill and decode
 differ by is therefore part of the distance. Temperature is 1.
 """
-import argparse
 import json
-import pathlib
 
 import trace_export
 
@@ -29,17 +27,9 @@ K = 20
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("command", choices=["sample", "score"])
-    p.add_argument("model", metavar="MODEL", help="checkpoint folder or name")
-    p.add_argument("dump", metavar="DUMP", help="the JSON-lines file to write")
-    p.add_argument("-o", "--out", required=True, metavar="DIR", help="folder of the trace files: prompts and trajectories")
-    p.add_argument("--set", choices=["a", "b"], default="a", help="sample: whose prompts, score: whose trajectories (default a)")
-    p.add_argument("--seed", type=int, default=1, metavar="S", help="engine seed of sample (default 1)")
-    p.add_argument("--top-k", type=int, default=K, metavar="K", help=f"sampling takes the K most likely (default {K})")
-    p.add_argument("--dtype", default="auto", help="of the model (default auto)")
+    p = trace_export.dump_parser(__doc__, K)
     args = p.parse_args()
-    theirs, _ = trace_export.read_trace(pathlib.Path(args.out) / f"{args.set}.samples.safetensors")
+    theirs = trace_export.samples_of(args)
     prompts, tokens = trace_export.prompts_of(theirs), theirs["tokens"]
 
     import sglang  # --help works without it

@@ -19,9 +19,7 @@ docs/formats.md. A comparison with tvgpu as side a (end-of-text is an ordinary t
 are taken before it, so they are those of the decode path). --method prompt asks for prompt_logprobs instead: the
 trajectory scored at once, by prefill kernels. Temperature is 1: vLLM's raw log-probabilities are, whatever the sampler's.
 """
-import argparse
 import json
-import pathlib
 
 import trace_export
 
@@ -67,19 +65,11 @@ def entry(output, trajectory, sampling):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("command", choices=["sample", "score"])
-    p.add_argument("model", metavar="MODEL", help="checkpoint folder or name")
-    p.add_argument("dump", metavar="DUMP", help="the JSON-lines file to write")
-    p.add_argument("-o", "--out", required=True, metavar="DIR", help="folder of the trace files: prompts and trajectories")
-    p.add_argument("--set", choices=["a", "b"], default="a", help="sample: whose prompts, score: whose trajectories (default a)")
+    p = trace_export.dump_parser(__doc__, K)
     p.add_argument("--method", choices=["replay", "prompt"], default="replay", help="of score (default replay)")
-    p.add_argument("--seed", type=int, default=1, metavar="S", help="engine seed of sample (default 1)")
-    p.add_argument("--top-k", type=int, default=K, metavar="K", help=f"sampling takes the K most likely (default {K})")
-    p.add_argument("--dtype", default="auto", help="of the model (default auto)")
     p.add_argument("--max-num-seqs", type=int, default=256, metavar="B", help="sequences at once (default 256)")
     args = p.parse_args()
-    theirs, _ = trace_export.read_trace(pathlib.Path(args.out) / f"{args.set}.samples.safetensors")
+    theirs = trace_export.samples_of(args)
     prompts, index, tokens = trace_export.prompts_of(theirs), theirs["prompt_index"], theirs["tokens"]
     n = tokens.shape[1]
 

@@ -32,6 +32,8 @@ def fail(message):
 
 def read_trace(path):
     """Tensors and metadata of a trace file."""
+    if not pathlib.Path(path).is_file():
+        fail(f"{path}: no such file; tvgpu sample or a script's sample command writes it")
     with safe_open(path, "numpy") as f:
         metadata = f.metadata() or {}
         if metadata.get("format") != "tvgpu-trace/1":
@@ -49,6 +51,28 @@ def write_trace(path, tensors, metadata):
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     temporary.write_bytes(save({name: np.ascontiguousarray(x) for name, x in tensors.items()}, metadata))
     os.replace(temporary, path)
+
+
+# ---- dumps for tvgpu import ----
+
+
+def dump_parser(description, top):
+    """The options that the scripts for engines with dumps of their own share; top: log-probabilities a token."""
+    p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("command", choices=["sample", "score"])
+    p.add_argument("model", metavar="MODEL", help="checkpoint folder or name")
+    p.add_argument("dump", metavar="DUMP", help="the JSON-lines file to write")
+    p.add_argument("-o", "--out", required=True, metavar="DIR", help="folder of the trace files: prompts and trajectories")
+    p.add_argument("--set", choices=["a", "b"], default="a", help="sample: whose prompts, score: whose trajectories (default a)")
+    p.add_argument("--seed", type=int, default=1, metavar="S", help="engine seed of sample (default 1)")
+    p.add_argument("--top-k", type=int, default=top, metavar="K", help=f"sampling takes the K most likely (default {top})")
+    p.add_argument("--dtype", default="auto", help="of the model (default auto)")
+    return p
+
+
+def samples_of(args):
+    """The trace of the set that the options name."""
+    return read_trace(pathlib.Path(args.out) / f"{args.set}.samples.safetensors")[0]
 
 
 # ---- one next-token distribution ----
