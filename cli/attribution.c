@@ -212,7 +212,7 @@ static tv_status add_first_position(const cli_comparison *c, int64_t reads, cJSO
 /* Side b's pass over set a on the routes that side a's pass takes; kept beside the run's own passes. */
 static tv_status routed_pass(const cli_comparison *c, const char *folder, const tv_trace *set, int64_t pass,
                              tv_trace **out, tv_err *err) {
-    char *name = tv_xprintf("b-on-a.pass-%04lld.safetensors", (long long)pass), *path = tv_path_join(folder, name);
+    char *path = tv_pass_path(folder, TV_B, TV_A, pass);
     tv_routes routes = {0};
     tv_trace *own = NULL;
     tv_status s = TV_OK;
@@ -225,7 +225,7 @@ static tv_status routed_pass(const cli_comparison *c, const char *folder, const 
     }
     tv_trace_close(own);
     tv_routes_free(&routes);
-    free(name), free(path);
+    free(path);
     return s;
 }
 
@@ -457,13 +457,6 @@ static void dry_run(const tv_args *args, const cli_comparison *c, int n, double 
     cli_print_need(args, &info, (int64_t)passes, c->N, c->n, seconds, memory, disk, 0, folder);
 }
 
-static int64_t prompt_tokens(const cli_comparison *c) {
-    int64_t total = 0;
-    for (int64_t i = 0; i < c->N; i++)
-        total += c->prompts.offsets[i % c->prompts.P + 1] - c->prompts.offsets[i % c->prompts.P];
-    return total;
-}
-
 tv_status cli_attribution_run(tv_args *args, const char *given, cJSON **out, tv_err *err) {
     axes list = axes_of(args);
     cJSON *result = cJSON_CreateObject(), *measured = cJSON_CreateArray(), *skipped = cJSON_CreateArray();
@@ -502,7 +495,7 @@ tv_status cli_attribution_run(tv_args *args, const char *given, cJSON **out, tv_
                 if (info.n_experts) mine[e] += R; /* with routes replayed */
                 passes += mine[e];
                 seconds += cli_seconds(&machine, &info, &axis_args[i].side[e].serving, c[i].N, c[i].n,
-                                       prompt_tokens(&c[i]), mine[e]);
+                                       cli_comparison_prompt_tokens(&c[i]), mine[e]);
             }
             disk += cli_comparison_disk(&c[i], 0);
         } else {

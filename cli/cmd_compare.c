@@ -9,14 +9,6 @@
 #include "cli/target_error.h"
 #include "estimator/report.h"
 
-/* Tokens of the prompts of all N trajectories together. */
-static int64_t prompt_tokens(const cli_comparison *c) {
-    int64_t total = 0;
-    for (int64_t i = 0; i < c->N; i++)
-        total += c->prompts.offsets[i % c->prompts.P + 1] - c->prompts.offsets[i % c->prompts.P];
-    return total;
-}
-
 /* Passes, time, memory and disk; nothing is computed or written, and no cache is allocated. */
 static void dry_run(const cli_comparison *c, const char *folder) {
     tv_machine machine = tv_machine_measure(c->args->threads);
@@ -27,7 +19,8 @@ static void dry_run(const cli_comparison *c, const char *folder) {
         tv_engine_describe(c->engine[e], &info);
         if (!e || c->engine[1] != c->engine[0]) memory += info.weights_bytes;
         memory += tv_session_bytes(c->engine[e], &c->args->side[e].serving, c->N, c->prompts.longest + c->n);
-        seconds += cli_seconds(&machine, &info, &c->args->side[e].serving, c->N, c->n, prompt_tokens(c), passes);
+        seconds += cli_seconds(&machine, &info, &c->args->side[e].serving, c->N, c->n, cli_comparison_prompt_tokens(c),
+                               passes);
     }
     tv_engine_describe(c->engine[0], &info);
     cli_print_need(c->args, &info, (int64_t)(2 * passes), c->N, c->n, seconds, memory, cli_comparison_disk(c, 0),

@@ -103,7 +103,7 @@ static tv_status sample(const tv_args *args, cli_share *share, tv_engine *engine
                   .prompt_index = index,
                   /* the default is the one that compare gives this side */
                   .seed = args->seed[args->side_name[0] == 'b']};
-    char *name = tv_xprintf("%s.samples.safetensors", args->side_name), *path = tv_path_join(args->out, name);
+    char *path = tv_samples_path(args->out, args->side_name[0] - 'a');
     int there = tv_path_exists(path);
     uint64_t disk = there ? 0 : tv_trace_file_size(N, n, serving->store_k, prompts->offsets[prompts->P]);
     tv_status s = there ? check_stored(path, engine, serving, &job, err) : TV_OK;
@@ -128,7 +128,6 @@ static tv_status sample(const tv_args *args, cli_share *share, tv_engine *engine
         }
     }
     free(path);
-    free(name);
     free(index);
     return s;
 }

@@ -37,10 +37,7 @@ static tv_status check_stored(const char *path, const char *config, const tv_tra
 }
 
 static char *pass_path(const tv_args *args, int set, int64_t pass) {
-    char *name = tv_xprintf("%s-on-%c.pass-%04lld.safetensors", args->side_name, 'a' + set, (long long)pass);
-    char *path = tv_path_join(args->out, name);
-    free(name);
-    return path;
+    return tv_pass_path(args->out, args->side_name[0] - 'a', set, pass);
 }
 
 /* The configuration as the passes of this command store it; the caller frees. */
@@ -140,14 +137,6 @@ static tv_status score_set(const tv_args *args, const cli_share *share, cli_fold
     return TV_OK;
 }
 
-static int64_t longest_prompt(const tv_trace *set) {
-    int64_t longest = 0;
-    for (int64_t p = 0; p < set->P; p++)
-        if (set->prompt_offsets[p + 1] - set->prompt_offsets[p] > longest)
-            longest = set->prompt_offsets[p + 1] - set->prompt_offsets[p];
-    return longest;
-}
-
 static tv_status dry_run(const tv_args *args, tv_engine *engine, tv_trace *const set[2], int64_t passes,
                          uint64_t bytes) {
     const tv_serving *serving = &args->side[0].serving;
@@ -169,7 +158,7 @@ static tv_status dry_run(const tv_args *args, tv_engine *engine, tv_trace *const
         kept += (uint64_t)args->R *
                 tv_trace_file_size(set[i]->N, set[i]->n, serving->store_k, set[i]->prompt_offsets[set[i]->P]);
         folded += tv_fold_disk_need(set[i]->N, set[i]->n, serving->store_k, args->R);
-        uint64_t need = tv_session_bytes(engine, serving, set[i]->N, longest_prompt(set[i]) + set[i]->n);
+        uint64_t need = tv_session_bytes(engine, serving, set[i]->N, tv_trace_longest_prompt(set[i]) + set[i]->n);
         if (need > session) session = need; /* one after the other */
         seconds += cli_seconds(&machine, &info, serving, set[i]->N, set[i]->n, prompt, (double)passes / sets);
     }
@@ -195,9 +184,7 @@ static tv_status work(const tv_args *args, const char *dir, tv_err *err) {
             share.count);
     if (!args->dry_run) tv_rundir_clean(args->out);
     for (int i = 0; i < 2 && s == TV_OK; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "%c.samples.safetensors", 'a' + i);
-        char *path = tv_path_join(args->out, name);
+        char *path = tv_samples_path(args->out, i);
         if (tv_path_exists(path)) s = tv_trace_open(path, &set[i], err);
         free(path);
     }
@@ -221,8 +208,8 @@ static tv_status work(const tv_args *args, const char *dir, tv_err *err) {
         for (int i = 0; i < 2 && s == TV_OK; i++) {
             if (!set[i]) continue;
             tv_session *session = NULL;
-            s = tv_session_open(engine, &args->side[0].serving, set[i]->N, longest_prompt(set[i]) + set[i]->n, &session,
-                                err);
+            s = tv_session_open(engine, &args->side[0].serving, set[i]->N, tv_trace_longest_prompt(set[i]) + set[i]->n,
+                                &session, err);
             if (s == TV_OK) s = score_set(args, &share, &folds, session, set[i], i, &bar, &done, err);
             cli_note_recomputed(session, "--admission grow");
             tv_session_close(session);

@@ -430,6 +430,13 @@ static tv_status take_over(cli_comparison *c, const cli_comparison *like, tv_err
     return TV_OK;
 }
 
+int64_t cli_comparison_prompt_tokens(const cli_comparison *c) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < c->N; i++)
+        total += c->prompts.offsets[i % c->prompts.P + 1] - c->prompts.offsets[i % c->prompts.P];
+    return total;
+}
+
 uint64_t cli_comparison_disk(const cli_comparison *c, int folded) {
     const int64_t N[2] = {c->N, c->N}, passes[2] = {c->R, c->R};
     const int64_t k = c->args->side[0].serving.store_k, n_prompt_ids = c->prompts.offsets[c->prompts.P];

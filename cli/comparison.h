@@ -36,6 +36,8 @@ TV_NODISCARD tv_status cli_comparison_open(cli_comparison *c, tv_args *args, con
 cJSON *cli_comparison_manifest(const cli_comparison *c);
 /* The default folder: the same command finds its own again, another command another. The caller frees. */
 char *cli_comparison_folder(const char *command, const cJSON *manifest);
+/* Tokens of the prompts of all N trajectories together. */
+int64_t cli_comparison_prompt_tokens(const cli_comparison *c);
 /* Bytes that the run takes on disk, with its passes kept or folded. */
 uint64_t cli_comparison_disk(const cli_comparison *c, int folded);
 /* Opens the sessions and the run folder, and makes the files that are missing in it; where the run is shared out, those

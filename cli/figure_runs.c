@@ -187,19 +187,14 @@ static tv_status score_side(figures *f, figure_run run, int e, tv_trace *const s
     const run_plan *p = &plans[run];
     const tv_args *args = f->run_args[run];
     tv_serving serving = args->side[e].serving;
-    int64_t longest = 0;
-    for (int64_t q = 0; q < set[0]->P; q++)
-        if (set[0]->prompt_offsets[q + 1] - set[0]->prompt_offsets[q] > longest)
-            longest = set[0]->prompt_offsets[q + 1] - set[0]->prompt_offsets[q];
-    int64_t N = set[0]->N > set[1]->N ? set[0]->N : set[1]->N, positions = longest + set[0]->n;
+    int64_t N = set[0]->N > set[1]->N ? set[0]->N : set[1]->N, positions = tv_trace_longest_prompt(set[0]) + set[0]->n;
     serving.pad_batch = serving.batch > N; /* a batch of that size, whoever fills it */
     if (p->cache > 0) serving.kv_tokens = (int64_t)fmax((double)positions, p->cache * (double)(N * positions));
     tv_session *session = NULL;
     tv_status s = tv_session_open(f->base.engine[0], &serving, N, positions, &session, err);
     for (int q = 0; q < 2 && s == TV_OK; q++)
         for (int64_t pass = 0; pass < args->R && s == TV_OK; pass++) {
-            char *name = tv_xprintf("%c-on-%c.pass-%04lld.safetensors", 'a' + e, 'a' + q, (long long)pass),
-                 *path = tv_path_join(folder, name);
+            char *path = tv_pass_path(folder, e, q, pass);
             const uint64_t unit = (uint64_t)(N * set[0]->n);
             tv_trace *trace = NULL;
             tv_bar_part(bar, p->name, ((uint64_t)(2 * e + q) * (uint64_t)args->R + (uint64_t)pass) * unit);
@@ -210,7 +205,7 @@ static tv_status score_side(figures *f, figure_run run, int e, tv_trace *const s
                 if (s == TV_OK) s = tv_trace_write(trace, path, err);
             }
             tv_trace_close(trace);
-            free(name), free(path);
+            free(path);
         }
     tv_session_close(session);
     return s;
@@ -224,11 +219,10 @@ static tv_status score(figures *f, figure_run run, const char *from, const char 
     if (s == TV_OK) tv_rundir_clean(folder);
     if (s == TV_OK && !f->base.engine[0]) s = cli_comparison_open(&f->base, args, NULL, err);
     for (int q = 0; q < 2 && s == TV_OK; q++) {
-        char *name = tv_xprintf("%c.samples.safetensors", 'a' + q), *there = tv_path_join(from, name),
-             *here = tv_path_join(folder, name);
+        char *there = tv_samples_path(from, q), *here = tv_samples_path(folder, q);
         s = tv_trace_open(there, &set[q], err);
         if (s == TV_OK && !tv_path_exists(here) && link(there, here) != 0) s = tv_trace_write(set[q], here, err);
-        free(name), free(there), free(here);
+        free(there), free(here);
     }
     if (s == TV_OK) {
         tv_bar bar;

@@ -104,11 +104,7 @@ tv_status tv_session_replay_routes(tv_session *s, const tv_trace *set, char side
     if (!c->n_experts) return TV_FAIL(err, TV_EARG, "the model has no experts, and so no routes");
     if (replayed && s->serving.pad_batch)
         return TV_FAIL(err, TV_EARG, "--pad-batch: padding sequences have no routes to replay; leave it out");
-    int64_t longest = 0;
-    for (int64_t q = 0; q < pass.P; q++)
-        if (pass.prompt_offsets[q + 1] - pass.prompt_offsets[q] > longest)
-            longest = pass.prompt_offsets[q + 1] - pass.prompt_offsets[q];
-    const tv_routes shape = {c->n_layers, c->n_experts_used, pass.N, longest + pass.n, NULL};
+    const tv_routes shape = {c->n_layers, c->n_experts_used, pass.N, tv_trace_longest_prompt(set) + pass.n, NULL};
     if (replayed) {
         if (!routes->ids || routes->layers != shape.layers || routes->used != shape.used || routes->N != shape.N ||
             routes->positions != shape.positions)

@@ -457,15 +457,12 @@ static tv_status list_folder(const char *dir, listing *l, tv_err *err) {
 
 /* Opens one file of the folder and checks that it is what its name says. */
 static tv_status open_named(tv_dataset *d, const char *dir, int side, int set, int64_t pass, member *m, tv_err *err) {
-    char *name = pass < 0 ? tv_xprintf("%c.samples.safetensors", LETTER[side])
-                          : tv_xprintf("%c-on-%c.pass-%04" PRId64 ".safetensors", LETTER[side], LETTER[set], pass);
-    char *path = tv_path_join(dir, name);
+    char *path = pass < 0 ? tv_samples_path(dir, side) : tv_pass_path(dir, side, set, pass);
     tv_status s = open_member(d, path, m, err);
     if (s == TV_OK && (m->trace->side[0] != LETTER[side] || m->set != set || m->trace->pass != pass))
         s = TV_FAIL(err, TV_EFORMAT, "%s: holds pass %" PRId64 " of side %s over set %s: renamed?", path,
                     m->trace->pass, m->trace->side, m->trace->set);
     free(path);
-    free(name);
     return s;
 }
 
@@ -522,11 +519,9 @@ static int block_complete(const tv_dataset *first, const char *dir) {
         for (int s = 0; s < 2; s++) {
             int64_t reads = first->set[s].reads[e];
             if (promised && promised < reads) reads = promised;
-            char *name = tv_xprintf("%c-on-%c.pass-%04" PRId64 ".safetensors", LETTER[e], LETTER[s], reads - 1);
-            char *path = tv_path_join(dir, name);
+            char *path = tv_pass_path(dir, e, s, reads - 1);
             int there = tv_path_exists(path);
             free(path);
-            free(name);
             if (!there) return 0;
         }
     return 1;

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "traces/dataset.h"
 #include "traces/import_private.h"
+#include "traces/rundir.h"
 #include "traces/trace.h"
 
 static const double MAX_MASS = 1.001; /* of a record: rounding of f32 sums */
@@ -350,18 +351,6 @@ static tv_status make_trace(const plan *p, const tv_import_options *o, int set, 
 
 /* ---- the folder ---- */
 
-static char *samples_path(const char *dir, int side) {
-    char name[32];
-    snprintf(name, sizeof name, "%c.samples.safetensors", LETTER[side]);
-    return tv_path_join(dir, name);
-}
-
-static char *pass_path(const char *dir, int side, int set, int64_t pass) {
-    char name[64];
-    snprintf(name, sizeof name, "%c-on-%c.pass-%04" PRId64 ".safetensors", LETTER[side], LETTER[set], pass);
-    return tv_path_join(dir, name);
-}
-
 /* Token texts are numbered by the folder: they meet no ids of a vocabulary. */
 static tv_status check_tokens(const tv_reader *r, int any_there, int table_there, const char *table, tv_err *err) {
     const tv_labels *l = &r->labels;
@@ -387,7 +376,7 @@ static tv_status write_passes(tv_trace *t, const char *dir, const tv_import_opti
     char *path = NULL;
     TV_TRY(tv_dir_make(dir, err));
     for (;; pass++) {
-        path = pass_path(dir, o->side, set, pass);
+        path = tv_pass_path(dir, o->side, set, pass);
         if (!tv_path_exists(path)) break;
         free(path);
     }
@@ -400,7 +389,7 @@ static tv_status write_passes(tv_trace *t, const char *dir, const tv_import_opti
     free(path);
     if (s != TV_OK || o->set >= 0) return s;
     t->pass = -1; /* the samples last: with them the import is complete */
-    path = samples_path(dir, o->side);
+    path = tv_samples_path(dir, o->side);
     s = tv_trace_write(t, path, err);
     free(path);
     return s;
@@ -445,7 +434,7 @@ tv_status tv_import(const char *const *paths, int n_paths, const char *dir, cons
                     tv_import_result *result, tv_err *err) {
     tv_import_options o = *options;
     tv_reader r = {.options = &o, .form = o.form, .scoring = o.set >= 0 && !o.by_prefix};
-    char *path[2] = {samples_path(dir, TV_A), samples_path(dir, TV_B)}, *table = tv_path_join(dir, "tokens.json");
+    char *path[2] = {tv_samples_path(dir, TV_A), tv_samples_path(dir, TV_B)}, *table = tv_path_join(dir, "tokens.json");
     tv_trace *there[2] = {NULL, NULL};
     *result = (tv_import_result){0};
     tv_status s = TV_OK;

@@ -100,6 +100,18 @@ static void pass_name(char name[64], int side, int set, int64_t pass) {
     snprintf(name, 64, "%c-on-%c.pass-%04" PRId64 ".safetensors", "ab"[side], "ab"[set], pass);
 }
 
+char *tv_samples_path(const char *dir, int side) {
+    char name[64];
+    samples_name(name, side);
+    return tv_path_join(dir, name);
+}
+
+char *tv_pass_path(const char *dir, int side, int set, int64_t pass) {
+    char name[64];
+    pass_name(name, side, set, pass);
+    return tv_path_join(dir, name);
+}
+
 int tv_rundir_parse_name(const char *name, int *side, int *set, int64_t *pass) {
     char expected[64];
     if (name[0] != 'a' && name[0] != 'b') return 0;
@@ -229,16 +241,10 @@ int tv_rundir_resumed(const tv_rundir *run) { return run->resumed; }
 
 const cJSON *tv_rundir_manifest(const tv_rundir *run) { return run->manifest; }
 
-char *tv_rundir_samples_path(const tv_rundir *run, int side) {
-    char name[64];
-    samples_name(name, side);
-    return tv_path_join(run->path, name);
-}
+char *tv_rundir_samples_path(const tv_rundir *run, int side) { return tv_samples_path(run->path, side); }
 
 char *tv_rundir_pass_path(const tv_rundir *run, int side, int set, int64_t pass) {
-    char name[64];
-    pass_name(name, side, set, pass);
-    return tv_path_join(run->path, name);
+    return tv_pass_path(run->path, side, set, pass);
 }
 
 static int there(char *path) {

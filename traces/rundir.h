@@ -26,8 +26,11 @@ const cJSON *tv_rundir_manifest(const tv_rundir *run);
 void tv_rundir_clean(const char *dir);
 
 /* "DIR/a.samples.safetensors"; the caller frees. side: TV_A or TV_B (traces/dataset.h). */
-char *tv_rundir_samples_path(const tv_rundir *run, int side);
+char *tv_samples_path(const char *dir, int side);
 /* "DIR/a-on-b.pass-0007.safetensors": pass of side a over set b; the caller frees. */
+char *tv_pass_path(const char *dir, int side, int set, int64_t pass);
+/* The same of a run's folder. */
+char *tv_rundir_samples_path(const tv_rundir *run, int side);
 char *tv_rundir_pass_path(const tv_rundir *run, int side, int set, int64_t pass);
 /* "DIR/process-2-of-4.alive", for index 1 of 4: touched and locked while that process works on the run; the caller
  * frees. */

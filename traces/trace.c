@@ -367,6 +367,15 @@ tv_status tv_trace_write(const tv_trace *t, const char *path, tv_err *err) {
     return tv_st_write(path, tensors, n, metadata, err);
 }
 
+int64_t tv_trace_longest_prompt(const tv_trace *trace) {
+    int64_t longest = 0;
+    for (int64_t p = 0; p < trace->P; p++) {
+        const int64_t length = trace->prompt_offsets[p + 1] - trace->prompt_offsets[p];
+        if (length > longest) longest = length;
+    }
+    return longest;
+}
+
 uint64_t tv_trace_file_size(int64_t N, int64_t n, int64_t k, int64_t n_prompt_ids) {
     uint64_t cells = (uint64_t)N * (uint64_t)n;
     return 65536 + cells * (12 + 8 * (uint64_t)k) + (uint64_t)N * 16 + 4 * (uint64_t)n_prompt_ids;

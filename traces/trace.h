@@ -60,6 +60,9 @@ tv_trace_mut tv_trace_writable(tv_trace *trace);
 /* Gives everything behind the trajectories' ends its defined value, in a trace made by tv_trace_new. */
 void tv_trace_clear_tails(tv_trace *trace);
 
+/* Tokens of the longest of the trace's prompts. */
+int64_t tv_trace_longest_prompt(const tv_trace *trace);
+
 /* Checks the trace as tv_trace_open would (so nothing unreadable is ever stored) and writes it atomically. Equal traces
  * give equal bytes; lengths is left out where every trajectory has n tokens. */
 TV_NODISCARD tv_status tv_trace_write(const tv_trace *trace, const char *path, tv_err *err);
