@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import torch
 import llama_cpp as lc
+from llama_cpp._logger import set_verbose
 
 from steps import TOP, serve
 
@@ -12,6 +13,7 @@ from steps import TOP, serve
 class Llama:
     def __init__(self, path, threads):
         torch.set_num_threads(threads)
+        set_verbose(False)  # what it tells about loading would bury the table
         lc.llama_backend_init()
         p = lc.llama_model_default_params()
         p.use_mmap = False  # pages of a mapped file may be taken away between rounds
