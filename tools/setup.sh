@@ -31,6 +31,8 @@ need_build() {
     need_library libpcre2-8 libpcre2-dev pcre2-devel pcre2
     need_library libutf8proc libutf8proc-dev utf8proc-devel libutf8proc
     need_library libxxhash libxxhash-dev xxhash-devel xxhash
+    # the tests run AVX-512 kernels on processors without it
+    [ "$(uname -m)" != x86_64 ] || need_program '#include <simde/simde-arch.h>\n' "cc -E" libsimde-dev simde-devel -
 }
 
 need_clang() {

@@ -122,12 +122,18 @@ static void finish(const chunk *c, int panel, int panels, const float *tile) {
     }
 }
 
+/* Panels that the kernels take at once for `rows` rows in n_blocks blocks. */
+static int panels_at_once(const cpu_isa *isa, int rows, int n_blocks) {
+    if (n_blocks == 1) return isa->stream_panels[rows] ? isa->stream_panels[rows] : isa->panels;
+    return isa->panels_of_4 && rows == 4 * n_blocks ? isa->panels_of_4 : isa->panels;
+}
+
 /* Panels [begin,end) of a chunk. */
 static void run_panels(const chunk *c, int begin, int end) {
     _Alignas(64) float tile[CPU_MAX_PANELS * CPU_CHUNK_ROWS * CPU_PANEL];
     _Alignas(64) float partial[CPU_MAX_PANELS * CPU_CHUNK_ROWS * CPU_PANEL];
-    int stream = c->n_blocks == 1 ? c->isa->stream_panels[c->rows] : 0;
-    int most = stream ? stream : c->isa->panels;
+    int most = panels_at_once(c->isa, c->rows, c->n_blocks),
+        stream = c->n_blocks == 1 && c->isa->stream_panels[c->rows];
     for (int p = begin; p < end;) {
         int panels = end - p >= most ? most : 1;
         if (stream)
@@ -198,8 +204,9 @@ void cpu_linear_run(const cpu_isa *isa, cpu_pool *pool, int threads, float *scra
         p.n_chunks = (p.M + rows - 1) / rows;
         int chunk_rows = (p.M + p.n_chunks - 1) / p.n_chunks;
         p.chunk_blocks = (chunk_rows + isa->rows - 1) / isa->rows;
-        p.group = cpu_grain((int)((int64_t)p.n_panels * p.n_chunks), threads) / CPU_MAX_PANELS * CPU_MAX_PANELS;
-        p.group = p.group < CPU_MAX_PANELS ? CPU_MAX_PANELS : p.group > 64 ? 64 : p.group;
+        int whole = panels_at_once(isa, chunk_rows, p.n_chunks > 1 ? 2 : p.chunk_blocks);
+        p.group = cpu_grain((int)((int64_t)p.n_panels * p.n_chunks), threads);
+        p.group = (p.group < CPU_MAX_PANELS ? CPU_MAX_PANELS : p.group > 64 ? 64 : p.group) / whole * whole;
         p.n_groups = (p.n_panels + p.group - 1) / p.group;
         int blocks = p.n_chunks * p.chunk_blocks, pack_threads = (double)p.M * p.Kp < PACK_ALONE ? 1 : threads;
         cpu_parallel(pool, pack_threads, blocks, cpu_grain(blocks, pack_threads), pack_blocks, &p);

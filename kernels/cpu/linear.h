@@ -58,6 +58,7 @@ struct cpu_isa {
     int pair;                             /* floats of packed x that hold one pair of k of one row: 2, or 1 as bf16 */
     int rows;                             /* most rows of a block, <= CPU_MAX_BLOCK */
     int panels;                           /* panels of a block when there are several row blocks */
+    int panels_of_4;                      /* the same where each of them has 4 rows; 0: no other number */
     int stream_panels[CPU_MAX_BLOCK + 1]; /* panels for a lone block of so many rows; 0: treat as several blocks */
     int piece;                            /* elements of k that a panel is passed over before the next block of rows */
     /* x [rows,K] bf16 with row stride ldx to out, [Kp/2 * pair, rows] floats, zero padded. */
