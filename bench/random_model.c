@@ -12,9 +12,10 @@
 #include "traces/safetensors.h"
 
 static const tv_model_shape shapes[] = {
-    {"0.6b", 28, 1024, 16, 8, 128, 3072, 151936},
-    {"medium", 8, 512, 8, 4, 64, 1536, 16384},
-    {"small", 4, 256, 4, 2, 64, 768, 8192},
+    {"0.6b", 28, 1024, 16, 8, 128, 3072, 151936, 0, 0},
+    {"medium", 8, 512, 8, 4, 64, 1536, 16384, 0, 0},
+    {"moe", 8, 512, 8, 4, 64, 256, 16384, 64, 8},
+    {"small", 4, 256, 4, 2, 64, 768, 8192, 0, 0},
 };
 
 tv_status tv_model_shape_find(const char *name, tv_model_shape *shape, tv_err *err) {
@@ -23,14 +24,14 @@ tv_status tv_model_shape_find(const char *name, tv_model_shape *shape, tv_err *e
             *shape = shapes[i];
             return TV_OK;
         }
-    return TV_FAIL(err, TV_EARG, "shape %s: there are 0.6b, medium and small", name);
+    return TV_FAIL(err, TV_EARG, "shape %s: there are 0.6b, medium, moe and small", name);
 }
 
 static tv_status write_config(const char *dir, const tv_model_shape *s, tv_err *err) {
     cJSON *o = cJSON_CreateObject();
     cJSON *list = cJSON_AddArrayToObject(o, "architectures");
-    cJSON_AddItemToArray(list, cJSON_CreateString("Qwen3ForCausalLM"));
-    cJSON_AddStringToObject(o, "model_type", "qwen3");
+    cJSON_AddItemToArray(list, cJSON_CreateString(s->n_experts ? "Qwen3MoeForCausalLM" : "Qwen3ForCausalLM"));
+    cJSON_AddStringToObject(o, "model_type", s->n_experts ? "qwen3_moe" : "qwen3");
     cJSON_AddStringToObject(o, "torch_dtype", "bfloat16");
     cJSON_AddStringToObject(o, "hidden_act", "silu");
     struct {
@@ -51,6 +52,12 @@ static tv_status write_config(const char *dir, const tv_model_shape *s, tv_err *
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         cJSON_AddNumberToObject(o, numbers[i].key, numbers[i].value);
+    if (s->n_experts) {
+        cJSON_AddNumberToObject(o, "num_experts", s->n_experts);
+        cJSON_AddNumberToObject(o, "num_experts_per_tok", s->n_experts_used);
+        cJSON_AddNumberToObject(o, "moe_intermediate_size", s->d_ff);
+        cJSON_AddBoolToObject(o, "norm_topk_prob", 1);
+    }
     cJSON_AddBoolToObject(o, "tie_word_embeddings", 1);
     cJSON_AddBoolToObject(o, "attention_bias", 0);
     char *path = tv_path_join(dir, "config.json");
@@ -89,6 +96,13 @@ static void add_norm(tensors *t, char *name, int64_t size) {
 
 static char *layer_name(int l, const char *rest) { return tv_xprintf("model.layers.%d.%s.weight", l, rest); }
 
+/* The feed-forward network of layer l, or one of its experts. */
+static void add_mlp(tensors *t, int l, const char *mlp, int64_t F, int64_t D) {
+    const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
+    for (int i = 0; i < 3; i++)
+        add(t, tv_xprintf("model.layers.%d.%s.%s.weight", l, mlp, names[i]), i < 2 ? F : D, i < 2 ? D : F);
+}
+
 tv_status tv_random_model_write(const char *dir, const tv_model_shape *s, uint64_t seed, tv_err *err) {
     TV_TRY(write_config(dir, s, err));
     int64_t D = s->d_model, Q = (int64_t)s->n_heads * s->head_size, KV = (int64_t)s->n_kv_heads * s->head_size,
@@ -108,7 +122,7 @@ tv_status tv_random_model_write(const char *dir, const tv_model_shape *s, uint64
         for (int j = 0; j < 4; j++)
             pool[i + (size_t)j] = tv_bf16_from_f32(((float)(r.v[j] >> 8) * 0x1p-24f - 0.5f) * 0.08f);
     }
-    tensors t = {.list = tv_xcalloc((size_t)s->n_layers * 11 + 2, sizeof *t.list),
+    tensors t = {.list = tv_xcalloc((size_t)s->n_layers * (size_t)(12 + 3 * s->n_experts) + 2, sizeof *t.list),
                  .pool_size = pool_size,
                  .pool = pool,
                  .ones = ones};
@@ -122,9 +136,13 @@ tv_status tv_random_model_write(const char *dir, const tv_model_shape *s, uint64
         add(&t, layer_name(l, "self_attn.k_proj"), KV, D);
         add(&t, layer_name(l, "self_attn.v_proj"), KV, D);
         add(&t, layer_name(l, "self_attn.o_proj"), D, Q);
-        add(&t, layer_name(l, "mlp.gate_proj"), F, D);
-        add(&t, layer_name(l, "mlp.up_proj"), F, D);
-        add(&t, layer_name(l, "mlp.down_proj"), D, F);
+        if (!s->n_experts) add_mlp(&t, l, "mlp", F, D);
+        if (s->n_experts) add(&t, layer_name(l, "mlp.gate"), s->n_experts, D);
+        for (int e = 0; e < s->n_experts; e++) {
+            char *expert = tv_xprintf("mlp.experts.%d", e);
+            add_mlp(&t, l, expert, F, D);
+            free(expert);
+        }
     }
     add_norm(&t, tv_xstrdup("model.norm.weight"), D);
     char *path = tv_path_join(dir, "model.safetensors");

@@ -163,7 +163,7 @@ const tv_command tv_command_bench = {
     "engine     prefill, sampling and replay over batch sizes; random weights of that shape, or MODEL\n"
     "estimator  the plug-in and hedged estimators in cells per second\n"
     "all        these four in turn\n"
-    "weights    writes a checkpoint of SHAPE (0.6b, medium, small) with random weights into --out DIR\n"
+    "weights    writes a checkpoint of SHAPE (0.6b, medium, moe, small) with random weights into --out DIR\n"
     "steps      single steps of MODEL as asked for on standard input: what bench/peers sets beside other\n"
     "           engines",
     "  tvgpu bench limits\n  tvgpu bench engine --threads 1 --json -o engine.json\n"

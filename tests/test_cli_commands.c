@@ -386,7 +386,7 @@ static void bench(void) {
 static void bench_steps(void) {
     CLI(0, NULL, "tvgpu bench weights small -o w");
     CLI(0, "Qwen3ForCausalLM, 5.", "tvgpu info w --device cpu");
-    CLI(2, "there are 0.6b, medium and small", "tvgpu bench weights huge -o w");
+    CLI(2, "there are 0.6b, medium, moe and small", "tvgpu bench weights huge -o w");
     cli_result r = cli_run("open 2 6\nprefill 3\ndecode 2 3 9\nlimits\nclose\n", "tvgpu bench steps w --threads 1");
     CHECK_INT(r.code, 0);
     static const char *const wanted[] = {"name", "", "wall", "wall", "gflops", ""};

@@ -11,7 +11,7 @@ One side of a comparison is llama.cpp, the other any engine that writes trace fi
     export_llamacpp.py score MODEL -o pair --side b --gguf model-bf16.gguf
     tvgpu estimate pair
 
-Where the GGUF file is not there it is made from MODEL (dense Qwen2.5 and Qwen3 checkpoints): matrices in --type, vectors in f32,
+Where the GGUF file is not there it is made from MODEL (Qwen2.5, Qwen3 and Qwen3-MoE checkpoints): matrices in --type, vectors in f32,
 without a tokenizer, so the prompt comes from the other side's samples or from --tokens ("tvgpu tokenize --chat" makes them).
 Batches go through llama_decode with a sequence id each: one token per sequence and step, as a server decodes. Files that are
 there are kept.

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""A dense Qwen2.5 or Qwen3 checkpoint as GGUF for llama.cpp: matrices in TYPE, vectors in f32, without a tokenizer.
+"""A Qwen2.5, Qwen3 or Qwen3-MoE checkpoint as GGUF for llama.cpp: matrices in TYPE, vectors in f32, without a tokenizer.
 
     pip install gguf numpy
     to_gguf.py MODEL OUT.gguf bf16|f16|f32
 """
 import json
 import pathlib
+import re
 import sys
 
 import gguf
@@ -16,7 +17,9 @@ from trace_export import fail
 NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
          "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
          "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
-         "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+         "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate_exps",
+         "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps"}
+ARCHITECTURES = {"qwen2": "qwen2", "qwen3": "qwen3", "qwen3_moe": "qwen3moe"}
 
 
 def tensors_of(folder):
@@ -34,6 +37,22 @@ def tensors_of(folder):
             yield name, np.frombuffer(data[begin:end].tobytes(), dtype).reshape(x["shape"])
 
 
+def stacked(tensors, n_experts):
+    """The same, the experts of a layer stacked as [experts, rows, columns] under a name without their number."""
+    waiting = {}
+    for name, x in tensors:
+        expert = re.fullmatch(r"(.*\.mlp\.experts)\.(\d+)(\..*)", name)
+        if not expert:
+            yield name, x
+            continue
+        name = expert[1] + expert[3]
+        waiting.setdefault(name, {})[int(expert[2])] = x
+        if len(waiting[name]) == n_experts:
+            yield name, np.stack([x for _, x in sorted(waiting.pop(name).items())])
+    if waiting:
+        fail(f"{next(iter(waiting))}: some of its {n_experts} experts are missing")
+
+
 def gguf_name(name):
     name = name.removeprefix("model.")
     if name in ("embed_tokens.weight", "norm.weight", "lm_head.weight"):
@@ -41,21 +60,28 @@ def gguf_name(name):
     _, layer, rest = name.split(".", 2)
     part, kind = rest.rsplit(".", 1)
     if part not in NAMES:
-        fail(f"tensor {name}: this converter knows dense Qwen2.5 and Qwen3 layers; convert it otherwise and give --gguf")
+        fail(f"tensor {name}: this converter knows Qwen2.5, Qwen3 and Qwen3-MoE layers; convert it otherwise and give --gguf")
     return f"blk.{layer}.{NAMES[part]}.{kind}"
 
 
 def convert(folder, out, kind):
     config = json.loads((pathlib.Path(folder) / "config.json").read_text())
-    if config["model_type"] not in ("qwen2", "qwen3"):
-        fail(f"{folder}: model_type is {config['model_type']}; this converter knows qwen2 and qwen3, so give a --gguf file")
+    if config["model_type"] not in ARCHITECTURES:
+        fail(f"{folder}: model_type is {config['model_type']}; this converter knows {', '.join(ARCHITECTURES)}, so give a --gguf file")
+    n_experts = config.get("num_experts", 0)
+    if n_experts and not config["norm_topk_prob"]:
+        fail(f"{folder}: norm_topk_prob is false, and llama.cpp always divides the chosen experts' weights by their sum")
     rope = config.get("rope_parameters") or config
-    w = gguf.GGUFWriter(f"{out}.tmp", config["model_type"])
+    w = gguf.GGUFWriter(f"{out}.tmp", ARCHITECTURES[config["model_type"]])
     w.add_name(config["model_type"])
     w.add_block_count(config["num_hidden_layers"])
     w.add_context_length(config["max_position_embeddings"])
     w.add_embedding_length(config["hidden_size"])
     w.add_feed_forward_length(config["intermediate_size"])
+    if n_experts:
+        w.add_expert_count(n_experts)
+        w.add_expert_used_count(config["num_experts_per_tok"])
+        w.add_expert_feed_forward_length(config["moe_intermediate_size"])
     w.add_head_count(config["num_attention_heads"])
     w.add_head_count_kv(config["num_key_value_heads"])
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
@@ -67,7 +93,7 @@ def convert(folder, out, kind):
     w.add_tokenizer_model("none")
     target = {"bf16": gguf.GGMLQuantizationType.BF16, "f16": gguf.GGMLQuantizationType.F16,
               "f32": gguf.GGMLQuantizationType.F32}[kind]
-    for name, x in tensors_of(folder):
+    for name, x in stacked(tensors_of(folder), n_experts):
         if name == "lm_head.weight" and config.get("tie_word_embeddings"):
             continue
         if x.ndim > 1 and kind == "bf16" and x.dtype == np.uint16:

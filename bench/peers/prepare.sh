@@ -9,7 +9,7 @@ if ! "$venv/bin/python" -c 'import gguf, llama_cpp, torch, transformers' 2>/dev/
     [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"
     "$venv/bin/pip" install -q torch transformers safetensors numpy gguf llama-cpp-python
 fi
-for shape in medium 0.6b; do
+for shape in medium moe 0.6b; do
     [ -e "$models/$shape/model.safetensors" ] || "$program" bench weights $shape -o "$models/$shape"
     for kind in bf16 f16; do
         gguf=$models/$shape/model.$kind.gguf
