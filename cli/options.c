@@ -36,7 +36,7 @@ static const option table[] = {
     {"threads", 0, "N", INT, 0, ARG(threads), 0, 4096, ~0u, "Model and device",
      "CPU threads (default 0: all cores); results do not depend on it"},
     {"isa", 0, "NAME", TEXT, 1, SIDE(isa), 0, 0, CMD_MODEL | CMD_FIGURE | CMD_BENCH, "Model and device",
-     "CPU instructions: auto, scalar, avx2, avx512, neon: the same bits (default auto); avx512bf16, amx: faster\n"
+     "CPU instructions: auto, scalar, avx2, avx512, neon: the same bits (default auto); avx512bf16, amx: faster "
      "products that round differently; scalar-bf16, scalar-tiles: the same two on any machine, slowly"},
     {"gpu", 0, "I", INT, 0, ARG(gpu), 0, 1024, ~0u, "Model and device", "which GPU, where one is used (default 0)"},
     {"graphs", 0, "on|off", CHOICE, 0, ARG(graphs), 0, 0, CMD_MODEL, "Model and device",

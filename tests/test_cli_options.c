@@ -60,6 +60,7 @@ static void help(void) {
             const option *o = &table[i];
             if (!(o->commands & commands[c].bit)) continue;
             n++;
+            CHECK(!strchr(o->help, '\n')); /* lines are broken where they are printed */
             int suffixed = o->sided && commands[c].bit == CMD_COMPARE;
             char *line = o->letter ? tv_xprintf("\n  -%c, --%s%s%s%s", o->letter, o->name, suffixed ? "[-a|-b]" : "",
                                                 o->value ? " " : "", o->value ? o->value : "")
