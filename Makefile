@@ -64,7 +64,7 @@ bench-peers: program
 bench-growth: program
 	@python3 bench/growth.py --tvgpu $(BUILD)/tvgpu
 
-# Everything that an idle machine should be asked, in ten minutes.
+# Everything that an idle machine should be asked.
 bench-quiet: program
 	@bench/peers/prepare.sh $(BUILD)/tvgpu $(PEERS_VENV) $(PEERS_MODELS)
 	@bench/quiet.sh $(BUILD)/tvgpu $(PEERS_VENV)/bin/python $(PEERS_MODELS)
@@ -116,7 +116,7 @@ help:
 	@echo "make bench        this machine's limits, and how much of them kernels and engine reach; RESULTS=folder keeps them"
 	@echo "make bench-peers  the same replay in llama.cpp and transformers, side by side; PEERS=\"options of bench/peers/compare.py\""
 	@echo "make bench-growth how time and memory grow with N, n, B, k, R and the model"
-	@echo "make bench-quiet  all that an idle machine should be asked, in ten minutes"
+	@echo "make bench-quiet  all that an idle machine should be asked, in 25 minutes"
 	@echo "make real-model   make a Qwen2.5 checkpoint of half a billion parameters (1.3 GB) in the folder REAL=build/real-model"
 	@echo "make coverage     how often the estimators' intervals hold the truth, on instances where it is known"
 	@echo "make mutants      do the tests notice mistakes in the estimators?"

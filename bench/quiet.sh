@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# quiet.sh PROGRAM PYTHON MODELS: the numbers that want an idle machine, in about ten minutes: limits and engine on all cores,
-# the peers on all cores, one thread against all, one process against two. What is kept goes to bench/results.
+# quiet.sh PROGRAM PYTHON MODELS: the numbers that want an idle machine, in about twenty-five minutes: the limits, the engine and the
+# peers on one thread and on all cores, one process against two. What is kept goes to bench/results.
 set -eu
 cd "$(dirname "$0")/.."
 program=$1 python=$2 models=$3
@@ -9,13 +9,13 @@ mkdir -p $results
 name=$("$program" bench limits --repetitions 1 --threads 1 | sed -n 's/^machine: //p')
 part() { echo; echo "== $1 (load $(cut -d' ' -f1 /proc/loadavg))"; }
 
-part "limits, $cores threads"
-"$program" bench limits --threads "$cores"
+part "limits"
+"$program" bench limits
 part "engine, 1 and $cores threads"
 "$program" bench engine "$models/0.6b" --threads 1 -o "$results/$name-engine-1.csv"
 "$program" bench engine "$models/0.6b" --threads "$cores" -o "$results/$name-engine-$cores.csv"
-part "peers, $cores threads"
-"$python" bench/peers/compare.py --tvgpu "$program" --models "$models" --threads "$cores" --csv "$results/$name-peers-$cores.csv"
+part "peers, 1 and $cores threads"
+"$python" bench/peers/compare.py --tvgpu "$program" --models "$models" --threads "1,$cores" --csv "$results/$name-peers.csv"
 
 part "two processes of one run against one, one thread each"
 work=$(mktemp -d)

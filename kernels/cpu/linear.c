@@ -79,17 +79,17 @@ static void run_stream(const chunk *c, int panel, int panels, float *tile) {
 /* Several blocks of rows against `panels` panels, passed over piece by piece so that a piece stays in the first-level
  * cache; the next piece is fetched bit by bit meanwhile. partial: the running slice's chains where they must not yet be
  * added. */
-static void run_blocks(const chunk *c, int panel, int panels, int last_panel, float *tile, float *partial) {
+static void run_blocks(const chunk *c, int panel, int panels, int next_panel, float *tile, float *partial) {
     const tv_linear_plan plan = c->a->plan;
     size_t w_stride = c->Kp * CPU_PANEL;
     const tv_bf16 *w = (const tv_bf16 *)c->a->w->data + panel * w_stride;
-    const tv_bf16 *next_panel = panel + panels < last_panel ? w + panels * w_stride : w;
+    const tv_bf16 *next_w = (const tv_bf16 *)c->a->w->data + next_panel * w_stride;
     for (int s = 0; s < plan.slices; s++) {
         size_t slice = (size_t)s * plan.slice, end = s + 1 < plan.slices ? slice + plan.slice : c->Kp;
         for (size_t k = slice; k < end; k += c->isa->piece) {
             size_t k_end = k + c->isa->piece < end ? k + c->isa->piece : end;
             float *target = s > 0 && k_end < end ? partial : tile, *start = s > 0 ? partial : tile;
-            const tv_bf16 *next = k_end < c->Kp ? w + k_end * CPU_PANEL : next_panel;
+            const tv_bf16 *next = k_end < c->Kp ? w + k_end * CPU_PANEL : next_w;
             for (int i = 0; i < c->n_blocks; i++) {
                 int row = part_begin(c->rows, c->n_blocks, i), rows = part_begin(c->rows, c->n_blocks, i + 1) - row;
                 cpu_block b = {
@@ -128,8 +128,8 @@ static int panels_at_once(const cpu_isa *isa, int rows, int n_blocks) {
     return isa->panels_of_4 && rows == 4 * n_blocks ? isa->panels_of_4 : isa->panels;
 }
 
-/* Panels [begin,end) of a chunk. */
-static void run_panels(const chunk *c, int begin, int end) {
+/* Panels [begin,end) of a chunk; next: the one that this thread will probably begin with then, to be fetched. */
+static void run_panels(const chunk *c, int begin, int end, int next) {
     _Alignas(64) float tile[CPU_MAX_PANELS * CPU_CHUNK_ROWS * CPU_PANEL];
     _Alignas(64) float partial[CPU_MAX_PANELS * CPU_CHUNK_ROWS * CPU_PANEL];
     int most = panels_at_once(c->isa, c->rows, c->n_blocks),
@@ -139,7 +139,7 @@ static void run_panels(const chunk *c, int begin, int end) {
         if (stream)
             run_stream(c, p, panels, tile);
         else
-            run_blocks(c, p, panels, end, tile, partial);
+            run_blocks(c, p, panels, p + panels < end ? p + panels : next, tile, partial);
         finish(c, p, panels, tile);
         p += panels;
     }
@@ -154,8 +154,11 @@ typedef struct {
     size_t Kp;
     int row0, M;                /* first row in y and x, rows */
     int n_chunks, chunk_blocks; /* most blocks of a chunk */
-    int n_panels, group, n_groups;
+    int n_panels, group, n_groups, threads;
 } product;
+
+/* Where group i begins. */
+static int group_begin(const product *p, int i) { return i * p->group < p->n_panels ? i * p->group : p->n_panels; }
 
 static chunk chunk_of(const product *p, int i) {
     int first = part_begin(p->M, p->n_chunks, i), rows = part_begin(p->M, p->n_chunks, i + 1) - first;
@@ -187,13 +190,13 @@ static void run_groups(void *ctx, int worker, int begin, int end) {
     const product *p = ctx;
     for (int i = begin; i < end; i++) {
         chunk c = chunk_of(p, i / p->n_groups);
-        int first = i % p->n_groups * p->group;
-        run_panels(&c, first, first + p->group < p->n_panels ? first + p->group : p->n_panels);
+        int group = i % p->n_groups, next = (i + p->threads) % p->n_groups;
+        run_panels(&c, group_begin(p, group), group_begin(p, group + 1), group_begin(p, next));
     }
 }
 
 void cpu_linear_run(const cpu_isa *isa, cpu_pool *pool, int threads, float *scratch, const tv_linear_args *a) {
-    product p = {.isa = isa, .a = a, .scratch = scratch};
+    product p = {.isa = isa, .a = a, .scratch = scratch, .threads = threads};
     p.Kp = ((size_t)a->w->K + 1) / 2 * 2;
     p.n_panels = (a->w->N + CPU_PANEL - 1) / CPU_PANEL;
     int rows = (int)(CHUNK_BYTES / (p.Kp * sizeof(float)));
