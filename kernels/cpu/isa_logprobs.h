@@ -11,7 +11,7 @@ typedef struct {
     float *top;          /* [k] f32, descending */
     int32_t *ids;        /* [k] i32 */
     int k, n;
-    float threshold; /* what a later logit must exceed to be kept */
+    float threshold; /* what a logit must exceed to be kept */
     int above;       /* logits counted for the rank */
     int bad;
 } scan_state;
@@ -54,8 +54,40 @@ VEC_FN void scan_range(scan_state *s, int from, int to, float token, int count) 
     }
 }
 
+/* A number that at least k logits exceed and few beside them, or -inf. Without it a scan keeps about k ln(V / k) logits
+ * that later ones push out again. At least k of the groups' largest logits reach it; where it lies is found by halves.
+ */
+static float scan_floor(const float *logits, int V, int k) {
+    enum { VECTORS = 16, GROUPS = VECTORS * VEC_LANES, HALVINGS = 10 };
+    float largest[GROUPS], low = INFINITY, high = -INFINITY; /* of the ids of one remainder by GROUPS */
+    if (k > GROUPS / 2 || V < 8 * GROUPS) return -INFINITY;
+    for (int from = 0; from < GROUPS; from += 8 * VEC_LANES) {
+        v8 max[8];
+        VEC_UNROLL
+        for (int c = 0; c < 8; c++) max[c] = v8_set1(-INFINITY);
+        for (int i = from; i + 8 * VEC_LANES <= V; i += GROUPS) VEC_UNROLL
+        for (int c = 0; c < 8; c++) max[c] = v8_max(v8_load(logits + i + c * VEC_LANES), max[c]); /* ignores NaN */
+        for (int c = 0; c < 8; c++) v8_store(largest + from + c * VEC_LANES, max[c]);
+    }
+    for (int g = 0; g < GROUPS; g++) {
+        low = largest[g] < low ? largest[g] : low;
+        high = largest[g] > high ? largest[g] : high;
+    }
+    for (int h = 0, reach = GROUPS; h < HALVINGS && reach > k + k / 8; h++) {
+        float middle = 0.5f * low + 0.5f * high;
+        int n = 0;
+        for (int c = 0; c < GROUPS; c += VEC_LANES)
+            n += __builtin_popcount(v8_bits_at_least(v8_load(largest + c), v8_set1(middle)));
+        if (n >= k)
+            low = middle, reach = n;
+        else
+            high = middle;
+    }
+    return nextafterf(low, -INFINITY);
+}
+
 static cpu_scan scan_logits(const float *logits, int V, int k, int token, float *top, int32_t *ids) {
-    scan_state s = {.logits = logits, .top = top, .ids = ids, .k = k, .threshold = -INFINITY};
+    scan_state s = {.logits = logits, .top = top, .ids = ids, .k = k, .threshold = scan_floor(logits, V, k)};
     if (token < 0) {
         scan_range(&s, 0, V, 0, 0);
     } else {
