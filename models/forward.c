@@ -12,20 +12,23 @@ struct tv_workspace {
     int max_rows, max_logits;
     void *base;
     size_t bytes;
-    tv_bf16 *x;       /* [M,D] residual stream */
-    tv_bf16 *h;       /* [M,D] its norm, what the projections read */
-    tv_bf16 *delta;   /* [M,D] a block's output, added to x by the norm that follows */
-    tv_bf16 *qkv;     /* [M,(H+2G)*HS] */
-    tv_bf16 *q;       /* [M,H,HS] roped */
-    tv_bf16 *attn;    /* [M,H*HS] */
+    tv_bf16 *x;     /* [M,D] residual stream */
+    tv_bf16 *h;     /* [M,D] its norm, what the projections read */
+    tv_bf16 *delta; /* [M,D] a block's output, added to x by the norm that follows */
+    /* within attention */
+    tv_bf16 *qkv;  /* [M,(H+2G)*HS] */
+    tv_bf16 *q;    /* [M,H,HS] roped */
+    tv_bf16 *attn; /* [M,H*HS] */
+    /* within the feed-forward block, in the same memory */
     tv_bf16 *gate_up; /* [M,2F] */
     tv_bf16 *ffn;     /* [M,F] */
     tv_bf16 *router;  /* [M,E] router logits */
     int32_t *ids;     /* [M,used] experts chosen */
     tv_bf16 *weights; /* [M,used] */
     void *scratch;    /* of ops->moe */
-    tv_bf16 *final;   /* [n,D] final norm */
-    float *logits;    /* [n,V] */
+    /* behind the layers, in the same memory */
+    tv_bf16 *final; /* [n,D] final norm */
+    float *logits;  /* [n,V] */
 };
 
 /* Places every buffer behind base, each at 64 bytes; returns the bytes taken. Run with base 0 it only measures. */
@@ -34,30 +37,36 @@ static size_t carve(tv_workspace *ws, const tv_model *model, int max_rows, int m
     const size_t M = (size_t)max_rows, n = (size_t)max_logits, D = (size_t)c->d_model, HS = (size_t)c->head_size;
     const size_t H = (size_t)c->n_heads, G = (size_t)c->n_kv_heads, F = (size_t)c->d_ff, V = (size_t)c->vocab_size;
     const size_t E = (size_t)c->n_experts, used = (size_t)c->n_experts_used;
-    size_t at = 0;
+    size_t at = 0, shared, end = 0;
 #define PLACE(field, size)                                                                                             \
     do {                                                                                                               \
         ws->field = (void *)(base + at);                                                                               \
         at += ((size) + 63) & ~(size_t)63;                                                                             \
     } while (0)
+#define SHARE() (end = at > end ? at : end, at = shared) /* what follows begins where the part before began */
     PLACE(x, M * D * sizeof *ws->x);
     PLACE(h, M * D * sizeof *ws->h);
     PLACE(delta, M * D * sizeof *ws->delta);
+    shared = at; /* fewer pages to touch and lines to keep in the cache */
     PLACE(qkv, M * (H + 2 * G) * HS * sizeof *ws->qkv);
     PLACE(q, M * H * HS * sizeof *ws->q);
     PLACE(attn, M * H * HS * sizeof *ws->attn);
+    SHARE();
     PLACE(gate_up, M * 2 * F * sizeof *ws->gate_up);
     PLACE(ffn, M * F * sizeof *ws->ffn);
-    PLACE(final, n * D * sizeof *ws->final);
-    PLACE(logits, n * V * sizeof *ws->logits);
     if (E) {
         PLACE(router, M * E * sizeof *ws->router);
         PLACE(ids, M * used * sizeof *ws->ids);
         PLACE(weights, M * used * sizeof *ws->weights);
         PLACE(scratch, model->ops->moe_scratch_bytes(max_rows, c->d_model, c->d_ff_expert, c->n_experts_used));
     }
+    SHARE();
+    PLACE(final, n * D * sizeof *ws->final);
+    PLACE(logits, n * V * sizeof *ws->logits);
+    SHARE();
 #undef PLACE
-    return at;
+#undef SHARE
+    return end;
 }
 
 uint64_t tv_workspace_bytes(const tv_model *model, int max_rows, int max_logits) {
