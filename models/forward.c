@@ -10,8 +10,6 @@
 struct tv_workspace {
     const tv_model *model;
     int max_rows, max_logits;
-    void *base;
-    size_t bytes;
     tv_bf16 *x;     /* [M,D] residual stream */
     tv_bf16 *h;     /* [M,D] its norm, what the projections read */
     tv_bf16 *delta; /* [M,D] a block's output, added to x by the norm that follows */
@@ -74,28 +72,12 @@ uint64_t tv_workspace_bytes(const tv_model *model, int max_rows, int max_logits)
     return carve(&ws, model, max_rows, max_logits, 0);
 }
 
-tv_status tv_workspace_open(const tv_model *model, int max_rows, int max_logits, tv_workspace **out, tv_err *err) {
-    *out = NULL;
-    if (max_rows < 1 || max_logits < 1)
-        return TV_FAIL(err, TV_EARG, "workspace: max_rows %d and max_logits %d must be at least 1", max_rows,
-                       max_logits);
+tv_workspace *tv_workspace_make(const tv_model *model, int max_rows, int max_logits, void *memory) {
+    TV_ASSERT(max_rows >= 1 && max_logits >= 1);
     tv_workspace *ws = tv_xcalloc(1, sizeof *ws);
     ws->model = model, ws->max_rows = max_rows, ws->max_logits = max_logits;
-    ws->bytes = carve(ws, model, max_rows, max_logits, 0);
-    tv_status s = model->ops->alloc(model->dev, ws->bytes, &ws->base, err);
-    if (s != TV_OK) {
-        free(ws);
-        return s;
-    }
-    carve(ws, model, max_rows, max_logits, (uintptr_t)ws->base);
-    *out = ws;
-    return TV_OK;
-}
-
-void tv_workspace_close(tv_workspace *ws) {
-    if (!ws) return;
-    ws->model->ops->free(ws->model->dev, ws->base, ws->bytes);
-    free(ws);
+    carve(ws, model, max_rows, max_logits, (uintptr_t)memory);
+    return ws;
 }
 
 float *tv_workspace_logits(tv_workspace *ws) { return ws->logits; }
