@@ -6,11 +6,10 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* What one pass over a row of logits finds. */
+/* What a scan of a row of logits finds. */
 typedef struct {
     int n;    /* entries kept: at most k, none of them -inf */
     int rank; /* logits above the token's, or equal with a lower id; 0 without a token */
-    int bad;  /* a NaN or +inf was seen */
 } cpu_scan;
 
 typedef struct {
@@ -25,10 +24,11 @@ typedef struct {
     /* out [F] bf16 = round(round(silu(gate)) * up); gate, up [F] bf16. */
     void (*swiglu)(const tv_bf16 *gate, const tv_bf16 *up, tv_bf16 *out, int F);
 
-    /* One pass over logits [V] f32: the k largest, descending, ties by lowest id, into top [k] f32 and ids [k] i32
-     * (only the first n are written); token: whose rank is counted, or -1. */
+    /* Of logits [V] f32 the k largest, descending, ties by lowest id, into top [k] f32 and ids [k] i32 (only the first
+     * n are written); token: whose rank is counted, or -1. With a NaN among the logits all of this is arbitrary. */
     cpu_scan (*scan)(const float *logits, int V, int k, int token, float *top, int32_t *ids);
-    /* Sum over the row of exp((logit - max) / temperature), pairwise in the order of docs/numerics.md. */
+    /* Sum over the row of exp((logit - max) / temperature), pairwise in the order of docs/numerics.md. A NaN where a
+     * logit is NaN or max +inf. */
     float (*sum_exp)(const float *logits, int V, float max, float temperature);
 
     /* x [n] bf16 to out [n] f32; n a multiple of 8. */

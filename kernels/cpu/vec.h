@@ -55,8 +55,8 @@ VEC_FN v8 v8_pow2(v8 t) {
         _mm256_add_epi32(_mm256_slli_epi32(_mm256_castps_si256(t), 23), _mm256_set1_epi32(0x3f800000)));
 }
 VEC_FN unsigned v8_bits_greater(v8 a, v8 b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)); }
-VEC_FN unsigned v8_bits_at_least(v8 a, v8 b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)); }
-VEC_FN unsigned v8_bits_not_less(v8 a, v8 b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NLT_UQ)); }
+VEC_FN v8 v8_ones_greater(v8 a, v8 b) { return _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ), v8_set1(1)); }
+VEC_FN v8 v8_ones_at_least(v8 a, v8 b) { return _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ), v8_set1(1)); }
 VEC_FN v8 v8_load_bf16(const tv_bf16 *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
@@ -123,11 +123,13 @@ VEC_FN v8 v8_pow2(v8 t) {
 VEC_FN unsigned v8_bits_greater(v8 a, v8 b) {
     return vec_bits((vec_u4)(a.lo > b.lo)) | vec_bits((vec_u4)(a.hi > b.hi)) << 4;
 }
-VEC_FN unsigned v8_bits_at_least(v8 a, v8 b) {
-    return vec_bits((vec_u4)(a.lo >= b.lo)) | vec_bits((vec_u4)(a.hi >= b.hi)) << 4;
+VEC_FN v8 v8_ones_greater(v8 a, v8 b) {
+    const vec_u4 one = (vec_u4)v8_set1(1).lo;
+    return (v8){(vec_f4)((vec_u4)(a.lo > b.lo) & one), (vec_f4)((vec_u4)(a.hi > b.hi) & one)};
 }
-VEC_FN unsigned v8_bits_not_less(v8 a, v8 b) {
-    return vec_bits(~(vec_u4)(a.lo < b.lo)) | vec_bits(~(vec_u4)(a.hi < b.hi)) << 4;
+VEC_FN v8 v8_ones_at_least(v8 a, v8 b) {
+    const vec_u4 one = (vec_u4)v8_set1(1).lo;
+    return (v8){(vec_f4)((vec_u4)(a.lo >= b.lo) & one), (vec_f4)((vec_u4)(a.hi >= b.hi) & one)};
 }
 VEC_FN v8 v8_load_bf16(const tv_bf16 *p) {
     vec_u4 lo = {p[0], p[1], p[2], p[3]}, hi = {p[4], p[5], p[6], p[7]};
@@ -151,7 +153,8 @@ VEC_FN void v8_store_bf16(tv_bf16 *p, v8 a) {
  *   v8_select_negative(x, a, b)   sign bit of x ? a : b
  *   v8_neg_abs(a)                 -|a|
  *   v8_pow2(t)                    2^n for t = 1.5 * 2^23 + n, -126 <= n <= 127
- *   v8_bits_*                     bit i = lane i: a > b, a >= b, !(a < b); the last is 1 for NaN, the others 0
+ *   v8_bits_greater(a, b)         bit i = lane i: a > b
+ *   v8_ones_*(a, b)               a > b, a >= b ? 1 : +0
  *   v8_load_bf16                  exact widening
  *   v8_round_bf16, v8_store_bf16  rounding to nearest even as tv_bf16_from_f32, where the low half of a NaN is 0: so it
  *                                 is in what was computed from bf16 numbers, and such a NaN needs no care */
