@@ -6,6 +6,8 @@
 
 #include "kernels/cpu/cpu.h"
 
+enum { CPU_NORM_ROWS = 8 };
+
 /* What a scan of a row of logits finds. */
 typedef struct {
     int n;    /* entries kept: at most k, none of them -inf */
@@ -17,8 +19,10 @@ typedef struct {
 
     /* x [D] bf16 = round(x + delta), in place; delta [D] bf16. */
     void (*add)(tv_bf16 *x, const tv_bf16 *delta, int D);
-    /* out [D] bf16 = round(round(x * 1/sqrt(mean x^2 + eps)) * weight); x, weight [D] bf16; out may be x. */
-    void (*rmsnorm)(const tv_bf16 *x, const tv_bf16 *weight, tv_bf16 *out, int D, float eps);
+    /* rmsnorm in two: 1/sqrt(mean x^2 + eps) of x [D] bf16, and out [D] bf16 = round(round(x * scale) * weight); weight
+     * [D] bf16; out may be x. The first is a chain of latencies, so take it of CPU_NORM_ROWS rows before the second. */
+    float (*norm_scale)(const tv_bf16 *x, int D, float eps);
+    void (*norm)(const tv_bf16 *x, float scale, const tv_bf16 *weight, tv_bf16 *out, int D);
     /* out [HS] bf16: x [HS] bf16 turned by cos, sin [HS/2] bf16, half-split pairing; out must not overlap x. */
     void (*rope)(const tv_bf16 *x, const tv_bf16 *cos, const tv_bf16 *sin, tv_bf16 *out, int HS);
     /* out [F] bf16 = round(round(silu(gate)) * up); gate, up [F] bf16. */

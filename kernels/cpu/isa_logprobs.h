@@ -59,14 +59,10 @@ static float scan_floor(const float *logits, int V, int k) {
     enum { VECTORS = 16, GROUPS = VECTORS * VEC_LANES, HALVINGS = 10 };
     float largest[GROUPS], low = INFINITY, high = -INFINITY; /* of the ids of one remainder by GROUPS */
     if (k > GROUPS / 2 || V < 8 * GROUPS) return -INFINITY;
-    for (int from = 0; from < GROUPS; from += 8 * VEC_LANES) {
-        v8 max[8];
-        VEC_UNROLL
-        for (int c = 0; c < 8; c++) max[c] = v8_set1(-INFINITY);
-        for (int i = from; i + 8 * VEC_LANES <= V; i += GROUPS) VEC_UNROLL
-        for (int c = 0; c < 8; c++) max[c] = v8_max(v8_load(logits + i + c * VEC_LANES), max[c]); /* ignores NaN */
-        for (int c = 0; c < 8; c++) v8_store(largest + from + c * VEC_LANES, max[c]);
-    }
+    for (int c = 0; c < GROUPS; c += VEC_LANES) v8_store(largest + c, v8_load(logits + c));
+    for (int i = GROUPS; i + GROUPS <= V; i += GROUPS) VEC_UNROLL
+    for (int c = 0; c < GROUPS; c += VEC_LANES)
+        v8_store(largest + c, v8_max(v8_load(logits + i + c), v8_load(largest + c)));
     for (int g = 0; g < GROUPS; g++) {
         low = largest[g] < low ? largest[g] : low;
         high = largest[g] > high ? largest[g] : high;
