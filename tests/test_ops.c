@@ -534,7 +534,7 @@ static void test_ops_sum_order(void) {
 static void test_ops_logprobs_ties(void) {
     devices d = open_all();
     for (int run = 0; run < 2 * d.n; run++) {
-        const int dev = run / 2, V = run % 2 ? 1500 : 300, last = V - 1;
+        const int dev = run / 2, V = run % 2 ? 2500 : 300, last = V - 1;
         rows r = rows_new(5, V, 40);
         for (int i = 0; i < V; i++) {
             r.logits[i] = 1.5f;
@@ -575,7 +575,7 @@ static void test_ops_logprobs_ties(void) {
 static void test_ops_logprobs_bad(void) {
     devices d = open_all();
     for (int run = 0; run < 2 * d.n; run++) {
-        enum { K = 5, LONGEST = 1031 };
+        enum { K = 5, LONGEST = 2055 };
         const int dev = run / 2, V = run % 2 ? LONGEST : 77;
         rows one = rows_new(1, V, K);
         tv_rng rng = {5};

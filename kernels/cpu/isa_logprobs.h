@@ -56,7 +56,7 @@ VEC_FN void scan_range(scan_state *s, int from, int to, float token, int count) 
  * that later ones push out again. At least k of the groups' largest logits reach it; where it lies is found by halves.
  */
 static float scan_floor(const float *logits, int V, int k) {
-    enum { VECTORS = 16, GROUPS = VECTORS * VEC_LANES, HALVINGS = 10 };
+    enum { VECTORS = 32, GROUPS = VECTORS * VEC_LANES, HALVINGS = 10 };
     float largest[GROUPS], low = INFINITY, high = -INFINITY; /* of the ids of one remainder by GROUPS */
     if (k > GROUPS / 2 || V < 8 * GROUPS) return -INFINITY;
     for (int c = 0; c < GROUPS; c += VEC_LANES) v8_store(largest + c, v8_load(logits + c));
