@@ -1,6 +1,6 @@
 """How the cost of a run grows: processor time and memory of `tvgpu compare` against one size at a time, with fitted exponents.
 
-    python3 bench/growth.py --tvgpu build/tvgpu [--axes N,n,B,k,R,model] [--csv FILE] [--plot DIR] [--work DIR]
+    python3 bench/growth.py --tvgpu build/tvgpu [--axes N,n,B,k,R,model] [--csv FILE.csv] [--plot DIR] [--work DIR]
     python3 bench/growth.py --from FILE.csv [--plot DIR]
 
 Each point is a whole run in a fresh folder with one thread, the other sizes at their base; its cost is the processor time of the
@@ -12,7 +12,6 @@ instead of measuring. Needs Python's standard library alone.
 """
 import argparse
 import csv
-import json
 import math
 import os
 import shutil
@@ -180,7 +179,7 @@ def main():
     source.add_argument("--tvgpu")
     source.add_argument("--from", dest="stored", help="a CSV file that --csv wrote")
     p.add_argument("--axes", default=",".join(AXES))
-    p.add_argument("--csv", help="a file, or a folder that gets PROCESSOR-growth.csv")
+    p.add_argument("--csv", help="FILE.csv, or a folder that gets PROCESSOR-growth.csv")
     p.add_argument("--plot", help="a folder that gets growth.png")
     p.add_argument("--work", help="for runs and models; default: a temporary folder that is removed")
     o = p.parse_args()
@@ -189,7 +188,8 @@ def main():
         rows += [{"axis": axis, "size": f"{x:.0f}", "cpu_seconds": f"{s:.4g}", "memory_mb": f"{m:.4g}"} for x, s, m in points]
         print(table_row(axis, points), flush=True)
     if o.csv:
-        path = f"{o.csv}/{machine.name()}-growth.csv" if os.path.isdir(o.csv) else o.csv
+        path = o.csv if o.csv.endswith(".csv") else f"{o.csv}/{machine.name()}-growth.csv"
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(path, "w", newline="") as f:
             writer = csv.DictWriter(f, rows[0], lineterminator="\n")
             writer.writeheader()
