@@ -60,9 +60,9 @@ bench-peers: program
 	@bench/peers/prepare.sh $(BUILD)/tvgpu $(PEERS_VENV) $(PEERS_MODELS)
 	@$(PEERS_VENV)/bin/python bench/peers/compare.py --tvgpu $(BUILD)/tvgpu --models $(PEERS_MODELS) $(PEERS)
 
-# How time and memory grow with N, n, B, k, R and the model's size.
+# How time and memory grow with N, n, B, k, R and the model's size: a table, and in the folder its CSV and a picture.
 bench-growth: program
-	@python3 bench/growth.py --tvgpu $(BUILD)/tvgpu
+	@python3 bench/growth.py --tvgpu $(BUILD)/tvgpu --csv $(or $(RESULTS),$(BUILD)) --plot $(or $(RESULTS),$(BUILD))
 
 # Everything that an idle machine should be asked.
 bench-quiet: program
@@ -115,7 +115,7 @@ help:
 	@echo "make cross-check  build for aarch64 and run the tests under qemu-user"
 	@echo "make bench        this machine's limits, and how much of them kernels and engine reach; RESULTS=folder keeps them"
 	@echo "make bench-peers  the same replay in llama.cpp and transformers, side by side; PEERS=\"options of bench/peers/compare.py\""
-	@echo "make bench-growth how time and memory grow with N, n, B, k, R and the model"
+	@echo "make bench-growth how time and memory grow with N, n, B, k, R and the model, with a picture; RESULTS=folder keeps both"
 	@echo "make bench-quiet  all that an idle machine should be asked, in 25 minutes"
 	@echo "make real-model   make a Qwen2.5 checkpoint of half a billion parameters (1.3 GB) in the folder REAL=build/real-model"
 	@echo "make coverage     how often the estimators' intervals hold the truth, on instances where it is known"

@@ -450,11 +450,8 @@ static void dry_run(const tv_args *args, const cli_comparison *c, int n, double 
                     const char *folder) {
     tv_engine_info info;
     tv_engine_describe(c->engine[0], &info);
-    uint64_t memory = info.weights_bytes;
-    for (int e = 0; e < 2; e++)
-        memory += tv_session_bytes(c->engine[e], &args->side[e].serving, c->N, c->prompts.longest + c->n);
     tv_note("%d axes", n);
-    cli_print_need(args, &info, (int64_t)passes, c->N, c->n, seconds, memory, disk, 0, folder);
+    cli_print_need(args, &info, (int64_t)passes, c->N, c->n, seconds, cli_comparison_memory(c), disk, 0, folder);
 }
 
 tv_status cli_attribution_run(tv_args *args, const char *given, cJSON **out, tv_err *err) {

@@ -13,18 +13,15 @@
 static void dry_run(const cli_comparison *c, const char *folder) {
     tv_machine machine = tv_machine_measure(c->args->threads);
     double seconds = 0, passes = 1 + 2 * (double)c->R;
-    uint64_t memory = 0;
     tv_engine_info info;
     for (int e = 0; e < 2; e++) {
         tv_engine_describe(c->engine[e], &info);
-        if (!e || c->engine[1] != c->engine[0]) memory += info.weights_bytes;
-        memory += tv_session_bytes(c->engine[e], &c->args->side[e].serving, c->N, c->prompts.longest + c->n);
         seconds += cli_seconds(&machine, &info, &c->args->side[e].serving, c->N, c->n, cli_comparison_prompt_tokens(c),
                                passes);
     }
     tv_engine_describe(c->engine[0], &info);
-    cli_print_need(c->args, &info, (int64_t)(2 * passes), c->N, c->n, seconds, memory, cli_comparison_disk(c, 0),
-                   cli_comparison_disk(c, 1), folder);
+    cli_print_need(c->args, &info, (int64_t)(2 * passes), c->N, c->n, seconds, cli_comparison_memory(c),
+                   cli_comparison_disk(c, 0), cli_comparison_disk(c, 1), folder);
 }
 
 static tv_status report(cli_comparison *c, int *code, tv_err *err) {

@@ -400,11 +400,27 @@ tv_status cli_comparison_open(cli_comparison *c, tv_args *args, const cli_compar
     return TV_OK;
 }
 
+static uint64_t session_bytes(const cli_comparison *c, int e) {
+    return tv_session_bytes(c->engine[e], &c->args->side[e].serving, c->N, c->prompts.longest + c->n);
+}
+
+/* The larger first: where both are of one engine the other shares its memory. */
 static tv_status open_sessions(cli_comparison *c, tv_err *err) {
-    for (int e = 0; e < 2; e++)
+    const int first = session_bytes(c, 1) > session_bytes(c, 0);
+    for (int i = 0; i < 2; i++) {
+        const int e = first ^ i;
         TV_TRY(tv_session_open(c->engine[e], &c->args->side[e].serving, c->N, c->prompts.longest + c->n, &c->session[e],
                                err));
+    }
     return TV_OK;
+}
+
+uint64_t cli_comparison_memory(const cli_comparison *c) {
+    const uint64_t a = session_bytes(c, 0), b = session_bytes(c, 1);
+    tv_engine_info info[2];
+    for (int e = 0; e < 2; e++) tv_engine_describe(c->engine[e], &info[e]);
+    if (c->engine[0] == c->engine[1]) return info[0].weights_bytes + (a > b ? a : b);
+    return info[0].weights_bytes + info[1].weights_bytes + a + b;
 }
 
 /* What side a makes alone, from the folder of a comparison that shares the side: links, where the file system has them;

@@ -38,6 +38,8 @@ cJSON *cli_comparison_manifest(const cli_comparison *c);
 char *cli_comparison_folder(const char *command, const cJSON *manifest);
 /* Tokens of the prompts of all N trajectories together. */
 int64_t cli_comparison_prompt_tokens(const cli_comparison *c);
+/* Device bytes that weights and sessions take: of one engine's sessions the larger one's. */
+uint64_t cli_comparison_memory(const cli_comparison *c);
 /* Bytes that the run takes on disk, with its passes kept or folded. */
 uint64_t cli_comparison_disk(const cli_comparison *c, int folded);
 /* Opens the sessions and the run folder, and makes the files that are missing in it; where the run is shared out, those

@@ -10,6 +10,11 @@ struct tv_engine {
     tv_dev *dev;
     tv_model *model;
     char *dir; /* checkpoint folder */
+    /* One block of device memory for the caches and activations of all sessions that it is large enough for: their calls
+     * come one after the other, and none reads what an earlier one left. NULL while no session is open. */
+    void *lent;
+    uint64_t lent_bytes;
+    int borrowers;
     int graphs;    /* steps may be recorded, where device and backend can */
     int in_flight; /* steps that sessions opened from now on may have submitted and not collected; >= 1 */
 };

@@ -36,10 +36,8 @@ uint64_t tv_kv_bytes(const tv_config *c, tv_dtype dtype, int64_t slots, int64_t 
     return all;
 }
 
-tv_status tv_kv_open(const tv_engine *e, tv_dtype dtype, int slots, int S, tv_kv *kv, tv_err *err) {
-    const tv_config *c = &e->model->config;
-    *kv = (tv_kv){.n_layers = c->n_layers, .bytes = tv_kv_bytes(c, dtype, slots, S)};
-    TV_TRY(e->ops->alloc(e->dev, kv->bytes, &kv->block, err));
+void tv_kv_open(const tv_config *c, tv_dtype dtype, int slots, int S, void *block, tv_kv *kv) {
+    *kv = (tv_kv){.block = block, .n_layers = c->n_layers, .bytes = tv_kv_bytes(c, dtype, slots, S)};
     kv->layers = tv_xcalloc((size_t)c->n_layers, sizeof *kv->layers);
     S = (int)whole_pages(S);
     uint64_t elements = elements_bytes(c, dtype, slots, S), scales = scales_bytes(c, dtype, slots, S);
@@ -52,11 +50,9 @@ tv_status tv_kv_open(const tv_engine *e, tv_dtype dtype, int slots, int S, tv_kv
         y->k_scale = (float *)(void *)(at + 2 * elements);
         y->v_scale = (float *)(void *)(at + 2 * elements + scales);
     }
-    return TV_OK;
 }
 
-void tv_kv_close(const tv_engine *e, tv_kv *kv) {
-    if (kv->block) e->ops->free(e->dev, kv->block, kv->bytes);
+void tv_kv_close(tv_kv *kv) {
     free(kv->layers);
     *kv = (tv_kv){0};
 }

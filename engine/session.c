@@ -154,12 +154,44 @@ static void close_flights(tv_session *s) {
     free(s->flights);
 }
 
+/* Cache and activations of s, in the engine's lent block where they fit into it. */
+static tv_status borrow(tv_session *s, tv_err *err) {
+    tv_engine *e = s->engine;
+    const tv_config *c = &e->model->config;
+    const tv_limits *l = &s->limits;
+    const tv_dtype dtype = tv_kv_storage(s->serving.kv_dtype);
+    const uint64_t activations = tv_workspace_bytes(e->model, (int)l->rows, (int)l->logits);
+    const uint64_t bytes = activations + tv_kv_bytes(c, dtype, l->slots, s->max_positions);
+    if (e->borrowers && bytes <= e->lent_bytes)
+        s->memory = e->lent;
+    else
+        TV_TRY(e->ops->alloc(e->dev, bytes, &s->memory, err));
+    s->memory_bytes = bytes;
+    if (!e->borrowers) e->lent = s->memory, e->lent_bytes = bytes;
+    e->borrowers += s->memory == e->lent;
+    s->ws = tv_workspace_make(e->model, (int)l->rows, (int)l->logits, s->memory);
+    tv_kv_open(c, dtype, (int)l->slots, (int)s->max_positions, (char *)s->memory + activations, &s->kv);
+    return TV_OK;
+}
+
+static void give_back(tv_session *s) {
+    tv_engine *e = s->engine;
+    tv_kv_close(&s->kv);
+    free(s->ws);
+    if (!s->memory) return;
+    if (s->memory != e->lent) {
+        e->ops->free(e->dev, s->memory, s->memory_bytes);
+    } else if (!--e->borrowers) {
+        e->ops->free(e->dev, e->lent, e->lent_bytes);
+        e->lent = NULL;
+    }
+}
+
 static tv_status open_memory(tv_session *s, tv_err *err) {
     tv_engine *e = s->engine;
     const tv_ops *ops = e->ops;
     const tv_limits *l = &s->limits;
-    TV_TRY(tv_kv_open(e, tv_kv_storage(s->serving.kv_dtype), (int)l->slots, (int)s->max_positions, &s->kv, err));
-    TV_TRY(tv_workspace_open(e->model, (int)l->rows, (int)l->logits, &s->ws, err));
+    TV_TRY(borrow(s, err));
     s->in_bytes = in_bytes(l->rows, l->slots, l->logits, 1);
     s->out_bytes = out_bytes(l->logits, s->serving.store_k);
     TV_TRY(ops->alloc(e->dev, s->in_bytes, &s->in, err));
@@ -216,8 +248,7 @@ void tv_session_close(tv_session *s) {
     const tv_engine *e = s->engine;
     tv_steps_abandon(s);
     if (e->ops->steps_forget) e->ops->steps_forget(e->dev, s);
-    tv_kv_close(e, &s->kv);
-    if (s->ws) tv_workspace_close(s->ws);
+    give_back(s);
     if (s->in) e->ops->free(e->dev, s->in, s->in_bytes);
     if (s->out) e->ops->free(e->dev, s->out, s->out_bytes);
     if (s->suppressed) e->ops->free(e->dev, s->suppressed, TV_MAX_EOS * sizeof(int32_t));

@@ -75,6 +75,8 @@ struct tv_session {
     tv_plan plan;
     int64_t max_trajectories, max_positions;
     tv_limits limits;
+    void *memory; /* device: the activations, then the cache; the engine's lent block or one of its own */
+    uint64_t memory_bytes;
     tv_kv kv;
     tv_workspace *ws;
     void *in, *out; /* device copies of io's inputs and results */

@@ -80,7 +80,8 @@ cJSON *tv_serving_json(const tv_serving *serving, const tv_engine *engine);
 int tv_serving_deterministic(const tv_serving *serving);
 
 /* N trajectories at most at a time, prompt + n positions each. Prints nothing; sizes are checked against the device's memory
- * and the model's maximum before anything is allocated. */
+ * and the model's maximum before anything is allocated. An engine's sessions are called one after the other: those that are open
+ * together and no larger than the first of them share its memory. */
 TV_NODISCARD tv_status tv_session_open(tv_engine *engine, const tv_serving *serving, int64_t max_trajectories, int64_t max_positions,
                                        tv_session **out, tv_err *err);
 void tv_session_close(tv_session *session);

@@ -239,27 +239,53 @@ static char *script_positions(const cJSON *r) {
     return text;
 }
 
-/* Draws, or says once how to. Returns 1 when a plot was put into the page. */
-static int figure(FILE *f, char *script, int number, const char *caption, int *told) {
-    char *svg = NULL;
+/* The page's plots. svg: NULL where there is nothing to draw or gnuplot drew nothing. */
+enum { PLOT_LENGTH, PLOT_REPEATS, PLOT_POSITIONS, PLOT_HISTOGRAM, PLOTS };
+typedef struct {
+    int wanted[PLOTS];
+    char *svg[PLOTS]; /* within pictures */
+    char *pictures;
+    int told; /* how to get plots */
+} plots;
+
+/* All by one gnuplot, whose start takes longer than drawing. */
+static plots draw(const cJSON *r) {
+    char *script[PLOTS] = {script_length(r), script_repeats(r), script_positions(r), script_histogram(r)}, *all = NULL;
+    plots p = {0};
     size_t size;
-    int drawn = script && tv_gnuplot(script, &svg, &size) && strstr(svg, "<svg") && strstr(svg, "</svg>");
-    if (drawn) {
+    FILE *f = open_memstream(&all, &size);
+    for (int i = 0; i < PLOTS; i++)
+        if (script[i]) fprintf(f, "%sset output\nreset\n", script[i]), p.wanted[i] = 1;
+    fclose(f);
+    char *at = size && tv_gnuplot(all, &p.pictures, &size) ? p.pictures : NULL;
+    for (int i = 0; i < PLOTS; i++) {
+        free(script[i]);
+        if (!p.wanted[i] || !at || !(at = strstr(at, "<svg"))) continue;
+        char *end = strstr(at, "</svg>");
+        if (!end) break;
+        p.svg[i] = at;
+        at = end + strlen("</svg>");
+        if (*at) *at++ = 0;
+    }
+    free(all);
+    return p;
+}
+
+/* Puts a plot into the page, or says once how to draw it. */
+static void figure(FILE *f, plots *p, int which, const char *caption) {
+    if (p->svg[which]) {
         fputs("<figure>", f);
-        put_svg(f, svg, number, caption);
+        put_svg(f, p->svg[which], which + 1, caption);
         fprintf(f, "<figcaption>");
         escape(f, caption);
         fputs("</figcaption></figure>\n", f);
-    } else if (script && !*told) {
-        *told = 1;
+    } else if (p->wanted[which] && !p->told) {
+        p->told = 1;
         fputs("<p class=\"soft\">Plots need gnuplot: install it and write the report again (<code>tvgpu "
               "estimate RUN --html PAGE.html</code>). The tables hold "
               "every number.</p>\n",
               f);
     }
-    free(script);
-    free(svg);
-    return drawn;
 }
 
 /* ---- tables ---- */
@@ -485,7 +511,9 @@ static void page(FILE *f, const cJSON *r) {
     char *subject = tv_view_subject(r),
          *value = tv_view_text(tv_view_number(r, "tv.estimate"), tv_view_number(r, "tv.se"));
     char *interval = tv_view_interval(tv_view_item(r, "tv.ci95"), tv_view_number(r, "tv.se"));
-    int told = 0, identical = cJSON_IsTrue(tv_view_item(r, "bit_identical"));
+    int identical = cJSON_IsTrue(tv_view_item(r, "bit_identical"));
+    plots drawn = {0};
+    if (!identical) drawn = draw(r);
     fprintf(f,
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
             "content=\"width=device-width,initial-scale=1\">"
@@ -509,10 +537,9 @@ static void page(FILE *f, const cJSON *r) {
     }
     if (!identical) {
         table_estimators(f, r);
-        figure(f, script_length(r), 1,
+        figure(f, &drawn, PLOT_LENGTH,
                "Plug-in total variation against the length of the continuation, with its 95% band, and the share of "
-               "mismatches",
-               &told);
+               "mismatches");
     }
     static const char *const LENGTH[] = {"length", "tv", "se", "mismatch"}, *const REPEAT[] = {"r", "tv", "se",
                                                                                                "floor_a", "floor_b"};
@@ -521,9 +548,8 @@ static void page(FILE *f, const cJSON *r) {
     section(f, &answers, TV_ANSWER_NOISE);
     table_noise(f, r);
     if (!identical)
-        figure(f, script_repeats(r), 2,
-               "Plug-in total variation against the number of reads r, with the distance of each side against itself",
-               &told);
+        figure(f, &drawn, PLOT_REPEATS,
+               "Plug-in total variation against the number of reads r, with the distance of each side against itself");
     table_curve(f, r, "per_repeat", REPEAT, 5, "Numbers by reads");
     fputs("</section>\n", f);
     section(f, &answers, TV_ANSWER_SWITCH);
@@ -532,15 +558,13 @@ static void page(FILE *f, const cJSON *r) {
     fputs("</section>\n", f);
     section(f, &answers, TV_ANSWER_WHERE);
     if (!identical) {
-        figure(f, script_positions(r), 3,
+        figure(f, &drawn, PLOT_POSITIONS,
                "Mean total variation of the next-token distributions by position, and the share of positions where the "
-               "most likely token differs",
-               &told);
+               "most likely token differs");
         table_tokens(f, r);
-        figure(f, script_histogram(r), 4,
+        figure(f, &drawn, PLOT_HISTOGRAM,
                "How far apart the sides' log-probabilities of the trajectory tokens are: positions by size of the "
-               "difference",
-               &told);
+               "difference");
         table_worst(f, r);
     }
     fputs("</section>\n", f);
@@ -551,6 +575,7 @@ static void page(FILE *f, const cJSON *r) {
     free(subject);
     free(value);
     free(interval);
+    free(drawn.pictures);
     tv_view_answers_free(&answers);
     tv_view_diff_free(&d);
 }

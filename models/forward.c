@@ -10,22 +10,23 @@
 struct tv_workspace {
     const tv_model *model;
     int max_rows, max_logits;
-    void *base;
-    size_t bytes;
-    tv_bf16 *x;       /* [M,D] residual stream */
-    tv_bf16 *h;       /* [M,D] its norm, what the projections read */
-    tv_bf16 *delta;   /* [M,D] a block's output, added to x by the norm that follows */
-    tv_bf16 *qkv;     /* [M,(H+2G)*HS] */
-    tv_bf16 *q;       /* [M,H,HS] roped */
-    tv_bf16 *attn;    /* [M,H*HS] */
+    tv_bf16 *x;     /* [M,D] residual stream */
+    tv_bf16 *h;     /* [M,D] its norm, what the projections read */
+    tv_bf16 *delta; /* [M,D] a block's output, added to x by the norm that follows */
+    /* within attention */
+    tv_bf16 *qkv;  /* [M,(H+2G)*HS] */
+    tv_bf16 *q;    /* [M,H,HS] roped */
+    tv_bf16 *attn; /* [M,H*HS] */
+    /* within the feed-forward block, in the same memory */
     tv_bf16 *gate_up; /* [M,2F] */
     tv_bf16 *ffn;     /* [M,F] */
     tv_bf16 *router;  /* [M,E] router logits */
     int32_t *ids;     /* [M,used] experts chosen */
     tv_bf16 *weights; /* [M,used] */
     void *scratch;    /* of ops->moe */
-    tv_bf16 *final;   /* [n,D] final norm */
-    float *logits;    /* [n,V] */
+    /* behind the layers, in the same memory */
+    tv_bf16 *final; /* [n,D] final norm */
+    float *logits;  /* [n,V] */
 };
 
 /* Places every buffer behind base, each at 64 bytes; returns the bytes taken. Run with base 0 it only measures. */
@@ -34,30 +35,36 @@ static size_t carve(tv_workspace *ws, const tv_model *model, int max_rows, int m
     const size_t M = (size_t)max_rows, n = (size_t)max_logits, D = (size_t)c->d_model, HS = (size_t)c->head_size;
     const size_t H = (size_t)c->n_heads, G = (size_t)c->n_kv_heads, F = (size_t)c->d_ff, V = (size_t)c->vocab_size;
     const size_t E = (size_t)c->n_experts, used = (size_t)c->n_experts_used;
-    size_t at = 0;
+    size_t at = 0, shared, end = 0;
 #define PLACE(field, size)                                                                                             \
     do {                                                                                                               \
         ws->field = (void *)(base + at);                                                                               \
         at += ((size) + 63) & ~(size_t)63;                                                                             \
     } while (0)
+#define SHARE() (end = at > end ? at : end, at = shared) /* what follows begins where the part before began */
     PLACE(x, M * D * sizeof *ws->x);
     PLACE(h, M * D * sizeof *ws->h);
     PLACE(delta, M * D * sizeof *ws->delta);
+    shared = at; /* fewer pages to touch and lines to keep in the cache */
     PLACE(qkv, M * (H + 2 * G) * HS * sizeof *ws->qkv);
     PLACE(q, M * H * HS * sizeof *ws->q);
     PLACE(attn, M * H * HS * sizeof *ws->attn);
+    SHARE();
     PLACE(gate_up, M * 2 * F * sizeof *ws->gate_up);
     PLACE(ffn, M * F * sizeof *ws->ffn);
-    PLACE(final, n * D * sizeof *ws->final);
-    PLACE(logits, n * V * sizeof *ws->logits);
     if (E) {
         PLACE(router, M * E * sizeof *ws->router);
         PLACE(ids, M * used * sizeof *ws->ids);
         PLACE(weights, M * used * sizeof *ws->weights);
         PLACE(scratch, model->ops->moe_scratch_bytes(max_rows, c->d_model, c->d_ff_expert, c->n_experts_used));
     }
+    SHARE();
+    PLACE(final, n * D * sizeof *ws->final);
+    PLACE(logits, n * V * sizeof *ws->logits);
+    SHARE();
 #undef PLACE
-    return at;
+#undef SHARE
+    return end;
 }
 
 uint64_t tv_workspace_bytes(const tv_model *model, int max_rows, int max_logits) {
@@ -65,28 +72,12 @@ uint64_t tv_workspace_bytes(const tv_model *model, int max_rows, int max_logits)
     return carve(&ws, model, max_rows, max_logits, 0);
 }
 
-tv_status tv_workspace_open(const tv_model *model, int max_rows, int max_logits, tv_workspace **out, tv_err *err) {
-    *out = NULL;
-    if (max_rows < 1 || max_logits < 1)
-        return TV_FAIL(err, TV_EARG, "workspace: max_rows %d and max_logits %d must be at least 1", max_rows,
-                       max_logits);
+tv_workspace *tv_workspace_make(const tv_model *model, int max_rows, int max_logits, void *memory) {
+    TV_ASSERT(max_rows >= 1 && max_logits >= 1);
     tv_workspace *ws = tv_xcalloc(1, sizeof *ws);
     ws->model = model, ws->max_rows = max_rows, ws->max_logits = max_logits;
-    ws->bytes = carve(ws, model, max_rows, max_logits, 0);
-    tv_status s = model->ops->alloc(model->dev, ws->bytes, &ws->base, err);
-    if (s != TV_OK) {
-        free(ws);
-        return s;
-    }
-    carve(ws, model, max_rows, max_logits, (uintptr_t)ws->base);
-    *out = ws;
-    return TV_OK;
-}
-
-void tv_workspace_close(tv_workspace *ws) {
-    if (!ws) return;
-    ws->model->ops->free(ws->model->dev, ws->base, ws->bytes);
-    free(ws);
+    carve(ws, model, max_rows, max_logits, (uintptr_t)memory);
+    return ws;
 }
 
 float *tv_workspace_logits(tv_workspace *ws) { return ws->logits; }

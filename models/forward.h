@@ -11,13 +11,11 @@ typedef struct {
     void *user;
 } tv_tap;
 
-/* Activations of one step; device memory owned by the workspace. */
+/* Activations of one step, in borrowed device memory. */
 typedef struct tv_workspace tv_workspace;
-/* Sized for steps of at most max_rows rows of which at most max_logits ask for logits. */
-TV_NODISCARD tv_status tv_workspace_open(const tv_model *model, int max_rows, int max_logits, tv_workspace **out,
-                                         tv_err *err);
-void tv_workspace_close(tv_workspace *ws);
-/* Device bytes such a workspace takes. */
+/* For steps of at most max_rows rows of which at most max_logits ask for logits, both at least 1. memory:
+ * tv_workspace_bytes of the device's, at 64 bytes. The caller frees the workspace. */
+tv_workspace *tv_workspace_make(const tv_model *model, int max_rows, int max_logits, void *memory);
 uint64_t tv_workspace_bytes(const tv_model *model, int max_rows, int max_logits);
 float *tv_workspace_logits(tv_workspace *ws); /* [max_logits,V] f32, result of the last forward */
 

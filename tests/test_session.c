@@ -113,6 +113,35 @@ static void test_same_job_same_bits(void) {
     tv_engine_close(e1), tv_engine_close(e2);
 }
 
+/* Sessions of one engine that are open together take turns in the memory of the first, where they fit, and give the
+ * bits that each gives alone, also when the first has gone. */
+static void test_sessions_share_memory(void) {
+    tv_engine *e = engine_open(1);
+    tv_err err = {0};
+    tv_job job = mixed_job(3);
+    tv_serving serving = tv_serving_default(), other = serving;
+    snprintf(other.backend, sizeof other.backend, "math");
+    other.kv_dtype = TV_KV_INT8;
+    tv_trace *alone[2] = {sample(e, &serving, &job), sample(e, &other, &job)};
+    CHECK(e && !e->lent && !same_tokens(alone[0], alone[1]));
+    tv_session *s[3] = {session_open(e, &serving), session_open(e, &other), NULL};
+    CHECK_OK(tv_session_open(e, &serving, N, 300, &s[2], &err), &err);
+    if (s[0] && s[1] && s[2]) {
+        CHECK(s[1]->memory == s[0]->memory && s[2]->memory != s[0]->memory);
+        for (int turn = 0; turn < 6; turn++) {
+            int which = turn % 3;
+            tv_trace *t = sample_in(s[which], &job);
+            CHECK(same(alone[which == 1], t));
+            tv_trace_close(t);
+            if (turn == 3) tv_session_close(s[0]);
+        }
+        tv_session_close(s[1]), tv_session_close(s[2]);
+        CHECK(!e->lent && !e->borrowers);
+    }
+    tv_trace_close(alone[0]), tv_trace_close(alone[1]);
+    tv_engine_close(e);
+}
+
 /* What a pass draws: the same pass number gives the same bits, another one moves them under the serving plan. */
 static void test_passes(void) {
     tv_engine *e = engine_open(2);
@@ -562,6 +591,7 @@ static const tv_test tests[] = {
     {"replay_is_sampling", test_replay_is_sampling},
     {"fixed_is_batch_invariant", test_fixed_is_batch_invariant},
     {"same_job_same_bits", test_same_job_same_bits},
+    {"sessions_share_memory", test_sessions_share_memory},
     {"passes", test_passes},
     {"shuffled_passes", test_shuffled_passes},
     {"which_token_a_record_scores", test_which_token_a_record_scores},

@@ -6,11 +6,12 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* What one pass over a row of logits finds. */
+enum { CPU_NORM_ROWS = 8 };
+
+/* What a scan of a row of logits finds. */
 typedef struct {
     int n;    /* entries kept: at most k, none of them -inf */
     int rank; /* logits above the token's, or equal with a lower id; 0 without a token */
-    int bad;  /* a NaN or +inf was seen */
 } cpu_scan;
 
 typedef struct {
@@ -18,17 +19,20 @@ typedef struct {
 
     /* x [D] bf16 = round(x + delta), in place; delta [D] bf16. */
     void (*add)(tv_bf16 *x, const tv_bf16 *delta, int D);
-    /* out [D] bf16 = round(round(x * 1/sqrt(mean x^2 + eps)) * weight); x, weight [D] bf16; out may be x. */
-    void (*rmsnorm)(const tv_bf16 *x, const tv_bf16 *weight, tv_bf16 *out, int D, float eps);
+    /* rmsnorm in two: 1/sqrt(mean x^2 + eps) of x [D] bf16, and out [D] bf16 = round(round(x * scale) * weight); weight
+     * [D] bf16; out may be x. The first is a chain of latencies, so take it of CPU_NORM_ROWS rows before the second. */
+    float (*norm_scale)(const tv_bf16 *x, int D, float eps);
+    void (*norm)(const tv_bf16 *x, float scale, const tv_bf16 *weight, tv_bf16 *out, int D);
     /* out [HS] bf16: x [HS] bf16 turned by cos, sin [HS/2] bf16, half-split pairing; out must not overlap x. */
     void (*rope)(const tv_bf16 *x, const tv_bf16 *cos, const tv_bf16 *sin, tv_bf16 *out, int HS);
     /* out [F] bf16 = round(round(silu(gate)) * up); gate, up [F] bf16. */
     void (*swiglu)(const tv_bf16 *gate, const tv_bf16 *up, tv_bf16 *out, int F);
 
-    /* One pass over logits [V] f32: the k largest, descending, ties by lowest id, into top [k] f32 and ids [k] i32
-     * (only the first n are written); token: whose rank is counted, or -1. */
+    /* Of logits [V] f32 the k largest, descending, ties by lowest id, into top [k] f32 and ids [k] i32 (only the first
+     * n are written); token: whose rank is counted, or -1. With a NaN among the logits all of this is arbitrary. */
     cpu_scan (*scan)(const float *logits, int V, int k, int token, float *top, int32_t *ids);
-    /* Sum over the row of exp((logit - max) / temperature), pairwise in the order of docs/numerics.md. */
+    /* Sum over the row of exp((logit - max) / temperature), pairwise in the order of docs/numerics.md. A NaN where a
+     * logit is NaN or max +inf. */
     float (*sum_exp)(const float *logits, int V, float max, float temperature);
 
     /* x [n] bf16 to out [n] f32; n a multiple of 8. */

@@ -21,7 +21,7 @@ static void add_row(tv_bf16 *x, const tv_bf16 *delta, int D) {
 }
 
 /* Element i joins chain (i / 8) % 4 in lane i % 8; absent elements are +0. */
-static void rmsnorm_row(const tv_bf16 *x, const tv_bf16 *weight, tv_bf16 *out, int D, float eps) {
+static float norm_scale(const tv_bf16 *x, int D, float eps) {
     v8 chain[4] = {v8_zero(), v8_zero(), v8_zero(), v8_zero()};
     int whole = D / (4 * VEC_LANES) * (4 * VEC_LANES);
     for (int i = 0; i < whole; i += 4 * VEC_LANES) VEC_UNROLL
@@ -37,11 +37,14 @@ static void rmsnorm_row(const tv_bf16 *x, const tv_bf16 *weight, tv_bf16 *out, i
         chain[c] = v8_fma(a, a, chain[c]);
     }
     float sum = v8_sum(v8_add(v8_add(chain[0], chain[1]), v8_add(chain[2], chain[3])));
-    v8 scale = v8_set1(1.0f / sqrtf(sum / (float)D + eps));
+    return 1.0f / sqrtf(sum / (float)D + eps);
+}
+
+static void norm_row(const tv_bf16 *x, float scale, const tv_bf16 *weight, tv_bf16 *out, int D) {
+    const v8 by = v8_set1(scale);
 #define SCALE(i, n)                                                                                                    \
     v8_store_bf16_n(out + (i),                                                                                         \
-                    v8_mul(v8_round_bf16(v8_mul(v8_load_bf16_n(x + (i), n), scale)), v8_load_bf16_n(weight + (i), n)), \
-                    n)
+                    v8_mul(v8_round_bf16(v8_mul(v8_load_bf16_n(x + (i), n), by)), v8_load_bf16_n(weight + (i), n)), n)
     WHOLE_THEN_REST(SCALE, D);
 #undef SCALE
 }
@@ -60,18 +63,29 @@ static void rope_head(const tv_bf16 *x, const tv_bf16 *cos, const tv_bf16 *sin, 
 #undef ROPE
 }
 
-/* silu(x) = x / (1 + e^-x) for x >= 0 and x e^x / (1 + e^x) below: one exp of -|x|, which cannot overflow. */
-VEC_FN void swiglu_piece(const tv_bf16 *gate, const tv_bf16 *up, tv_bf16 *out, int n) {
-    v8 x = v8_load_bf16_n(gate, n), e = v8_exp(v8_neg_abs(x));
-    v8 top = v8_select_negative(x, v8_mul(x, e), x);
-    v8 silu = v8_round_bf16(v8_div(top, v8_add(v8_set1(1.0f), e)));
+/* silu(x) = x / (1 + e^-x) for x >= 0 and x e^x / (1 + e^x) below: one exp of -|x|, which cannot overflow. e [n] f32.
+ */
+VEC_FN void swiglu_piece(const tv_bf16 *gate, const float *e, const tv_bf16 *up, tv_bf16 *out, int n) {
+    v8 x = v8_load_bf16_n(gate, n), exp = v8_load(e);
+    v8 top = v8_select_negative(x, v8_mul(x, exp), x);
+    v8 silu = v8_round_bf16(v8_div(top, v8_add(v8_set1(1.0f), exp)));
     v8_store_bf16_n(out, v8_mul(silu, v8_load_bf16_n(up, n)), n);
 }
 
+/* A block's exponentials first: from load to store the latencies of one vector are more than a processor looks ahead.
+ */
 static void swiglu_row(const tv_bf16 *gate, const tv_bf16 *up, tv_bf16 *out, int F) {
-#define SWIGLU(i, n) swiglu_piece(gate + (i), up + (i), out + (i), n)
-    WHOLE_THEN_REST(SWIGLU, F);
+    enum { BLOCK = 16 * VEC_LANES };
+    float e[BLOCK];
+    for (int from = 0; from < F; from += BLOCK, gate += BLOCK, up += BLOCK, out += BLOCK) {
+        const int size = F - from < BLOCK ? F - from : BLOCK;
+#define EXP(i, n) v8_store(e + (i), v8_exp(v8_neg_abs(v8_load_bf16_n(gate + (i), n))))
+        WHOLE_THEN_REST(EXP, size);
+#undef EXP
+#define SWIGLU(i, n) swiglu_piece(gate + (i), e + (i), up + (i), out + (i), n)
+        WHOLE_THEN_REST(SWIGLU, size);
 #undef SWIGLU
+    }
 }
 
 #endif

@@ -6,7 +6,8 @@
 const cpu_ops_isa CPU_OPS_TABLE = {
     .name = CPU_OPS_NAME,
     .add = add_row,
-    .rmsnorm = rmsnorm_row,
+    .norm_scale = norm_scale,
+    .norm = norm_row,
     .rope = rope_head,
     .swiglu = swiglu_row,
     .scan = scan_logits,

@@ -22,11 +22,11 @@ static void one_row(const cpu_ops_isa *ops, const tv_logprobs_args *a, int m) {
         z[a->suppressed[i]] = -INFINITY;
     }
     cpu_scan found = ops->scan(z, a->V, a->k, token, top, ids);
-    bad |= found.bad || found.n == 0; /* none kept: all are -inf */
-    a->bad[m] = bad;
     int greedy = a->temperature < GREEDY_BELOW;
-    float max = bad ? 0 : top[0], log_sum = 0;
-    if (!bad && !greedy) log_sum = (float)log((double)ops->sum_exp(z, a->V, max, a->temperature));
+    float max = found.n ? top[0] : 0, sum = ops->sum_exp(z, a->V, max, greedy ? 1 : a->temperature);
+    bad |= !(sum < INFINITY) || found.n == 0; /* none kept: all are -inf or NaN */
+    a->bad[m] = bad;
+    float log_sum = (float)log((double)sum);
     for (int i = 0; i < a->k; i++) {
         if (bad || i >= found.n)
             top[i] = -INFINITY;

@@ -12,10 +12,17 @@ static void some_rows(void *ctx, int worker, int begin, int end) {
     (void)worker;
     const rows_job *job = ctx;
     const tv_rmsnorm_args *a = job->a;
-    for (int m = begin; m < end; m++) {
-        size_t at = (size_t)(a->rows ? a->rows[m] : m) * a->D;
-        if (a->delta) job->ops->add(a->x + at, a->delta + at, a->D);
-        job->ops->rmsnorm(a->x + at, a->weight, a->out + (size_t)m * a->D, a->D, a->eps);
+    for (int from = begin; from < end; from += CPU_NORM_ROWS) {
+        const int n = end - from < CPU_NORM_ROWS ? end - from : CPU_NORM_ROWS;
+        size_t at[CPU_NORM_ROWS];
+        float scale[CPU_NORM_ROWS];
+        for (int i = 0; i < n; i++) {
+            at[i] = (size_t)(a->rows ? a->rows[from + i] : from + i) * a->D;
+            if (a->delta) job->ops->add(a->x + at[i], a->delta + at[i], a->D);
+            scale[i] = job->ops->norm_scale(a->x + at[i], a->D, a->eps);
+        }
+        for (int i = 0; i < n; i++)
+            job->ops->norm(a->x + at[i], scale[i], a->weight, a->out + (size_t)(from + i) * a->D, a->D);
     }
 }
 

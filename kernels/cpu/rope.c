@@ -6,13 +6,14 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa.h"
 
-static void one_head(const cpu_ops_isa *ops, const tv_rope_args *a, const tv_bf16 *x, const tv_bf16 *weight, int pos,
-                     tv_bf16 *out) {
+/* x, out [HS] bf16; scale: of the norm, where there is one. */
+static void one_head(const cpu_ops_isa *ops, const tv_rope_args *a, const tv_bf16 *x, const tv_bf16 *weight,
+                     float scale, int pos, tv_bf16 *out) {
     const int HS = a->kv.HS;
     const size_t at = (size_t)pos * (HS / 2);
     tv_bf16 normed[CPU_ATTN_MAX_HEAD]; /* [HS] bf16 */
     if (weight) {
-        ops->rmsnorm(x, weight, normed, HS, a->eps);
+        ops->norm(x, scale, weight, normed, HS);
         x = normed;
     }
     ops->rope(x, a->cos + at, a->sin + at, out, HS);
@@ -22,16 +23,25 @@ static void one_row(const cpu_ops_isa *ops, const tv_rope_args *a, const tv_segm
     const int H = a->H, G = a->kv.G, HS = a->kv.HS, pos = s->pos + j;
     const size_t row = (size_t)s->row + j;
     const tv_bf16 *x = a->qkv + row * (H + 2 * (size_t)G) * HS; /* [H+2G,HS] bf16 */
-    for (int h = 0; h < H; h++) one_head(ops, a, x + (size_t)h * HS, a->q_weight, pos, a->q + (row * H + h) * HS);
-    for (int g = 0; g < G; g++) {
-        const tv_bf16 *k = x + ((size_t)H + g) * HS, *v = k + (size_t)G * HS;
+    float scale[CPU_NORM_ROWS] = {0};
+    for (int h = 0; h < H + G; h++, x += HS) {
+        const tv_bf16 *weight = h < H ? a->q_weight : a->k_weight;
+        const int ahead = h % CPU_NORM_ROWS;
+        for (int i = 0; weight && !ahead && i < CPU_NORM_ROWS && h + i < H + G; i++)
+            scale[i] = ops->norm_scale(x + (size_t)i * HS, HS, a->eps);
+        if (h < H) {
+            one_head(ops, a, x, weight, scale[ahead], pos, a->q + (row * H + h) * HS);
+            continue;
+        }
+        const int g = h - H;
+        const tv_bf16 *v = x + (size_t)G * HS;
         size_t at = (((size_t)s->slot * G + g) * a->kv.S + pos) * HS;
         if (a->kv.dtype == TV_BF16) {
-            one_head(ops, a, k, a->k_weight, pos, a->kv.k + at);
+            one_head(ops, a, x, weight, scale[ahead], pos, a->kv.k + at);
             memcpy(a->kv.v + at, v, (size_t)HS * sizeof *v);
         } else {
             tv_bf16 turned[CPU_ATTN_MAX_HEAD]; /* [HS] bf16 */
-            one_head(ops, a, k, a->k_weight, pos, turned);
+            one_head(ops, a, x, weight, scale[ahead], pos, turned);
             cpu_kv_quantize(&a->kv, a->kv.k, a->kv.k_scale, s->slot, g, pos, turned);
             cpu_kv_quantize(&a->kv, a->kv.v, a->kv.v_scale, s->slot, g, pos, v);
         }

@@ -55,22 +55,21 @@ VEC_FN v8 v8_pow2(v8 t) {
         _mm256_add_epi32(_mm256_slli_epi32(_mm256_castps_si256(t), 23), _mm256_set1_epi32(0x3f800000)));
 }
 VEC_FN unsigned v8_bits_greater(v8 a, v8 b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)); }
-VEC_FN unsigned v8_bits_at_least(v8 a, v8 b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ)); }
-VEC_FN unsigned v8_bits_not_less(v8 a, v8 b) { return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NLT_UQ)); }
+VEC_FN v8 v8_ones_greater(v8 a, v8 b) { return _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ), v8_set1(1)); }
+VEC_FN v8 v8_ones_at_least(v8 a, v8 b) { return _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ), v8_set1(1)); }
 VEC_FN v8 v8_load_bf16(const tv_bf16 *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
-/* The bf16 patterns of the lanes, one in the low half of each 32 bits. */
-VEC_FN __m256i v8_to_bf16(v8 a) {
-    __m256i u = _mm256_castps_si256(a), high = _mm256_srli_epi32(u, 16);
-    __m256i even = _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(high, _mm256_set1_epi32(1)));
-    __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(u, even), 16);
-    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
-    return _mm256_blendv_epi8(rounded, _mm256_or_si256(high, _mm256_set1_epi32(0x40)), nan);
+/* The lanes rounded: right in the high half of each 32 bits. */
+VEC_FN __m256i v8_half_up(v8 a) {
+    __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    return _mm256_add_epi32(u, _mm256_add_epi32(_mm256_set1_epi32(0x7fff), odd));
 }
-VEC_FN v8 v8_round_bf16(v8 a) { return _mm256_castsi256_ps(_mm256_slli_epi32(v8_to_bf16(a), 16)); }
+VEC_FN v8 v8_round_bf16(v8 a) {
+    return _mm256_castsi256_ps(_mm256_and_si256(v8_half_up(a), _mm256_set1_epi32((int)0xffff0000)));
+}
 VEC_FN void v8_store_bf16(tv_bf16 *p, v8 a) {
-    __m256i h = v8_to_bf16(a);
+    __m256i h = _mm256_srli_epi32(v8_half_up(a), 16);
     _mm_storeu_si128((__m128i *)p, _mm_packus_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1)));
 }
 
@@ -124,20 +123,21 @@ VEC_FN v8 v8_pow2(v8 t) {
 VEC_FN unsigned v8_bits_greater(v8 a, v8 b) {
     return vec_bits((vec_u4)(a.lo > b.lo)) | vec_bits((vec_u4)(a.hi > b.hi)) << 4;
 }
-VEC_FN unsigned v8_bits_at_least(v8 a, v8 b) {
-    return vec_bits((vec_u4)(a.lo >= b.lo)) | vec_bits((vec_u4)(a.hi >= b.hi)) << 4;
+VEC_FN v8 v8_ones_greater(v8 a, v8 b) {
+    const vec_u4 one = (vec_u4)v8_set1(1).lo;
+    return (v8){(vec_f4)((vec_u4)(a.lo > b.lo) & one), (vec_f4)((vec_u4)(a.hi > b.hi) & one)};
 }
-VEC_FN unsigned v8_bits_not_less(v8 a, v8 b) {
-    return vec_bits(~(vec_u4)(a.lo < b.lo)) | vec_bits(~(vec_u4)(a.hi < b.hi)) << 4;
+VEC_FN v8 v8_ones_at_least(v8 a, v8 b) {
+    const vec_u4 one = (vec_u4)v8_set1(1).lo;
+    return (v8){(vec_f4)((vec_u4)(a.lo >= b.lo) & one), (vec_f4)((vec_u4)(a.hi >= b.hi) & one)};
 }
 VEC_FN v8 v8_load_bf16(const tv_bf16 *p) {
     vec_u4 lo = {p[0], p[1], p[2], p[3]}, hi = {p[4], p[5], p[6], p[7]};
     return (v8){(vec_f4)(lo << 16), (vec_f4)(hi << 16)};
 }
 VEC_FN vec_u4 vec_to_bf16(vec_f4 a) {
-    vec_u4 u = (vec_u4)a, high = u >> 16, rounded = (u + 0x7fff + (high & 1)) >> 16;
-    vec_u4 number = (vec_u4)(a == a);
-    return (number & rounded) | (~number & (high | 0x40));
+    vec_u4 u = (vec_u4)a;
+    return (u + 0x7fff + (u >> 16 & 1)) >> 16;
 }
 VEC_FN v8 v8_round_bf16(v8 a) { return (v8){(vec_f4)(vec_to_bf16(a.lo) << 16), (vec_f4)(vec_to_bf16(a.hi) << 16)}; }
 VEC_FN void v8_store_bf16(tv_bf16 *p, v8 a) {
@@ -153,8 +153,11 @@ VEC_FN void v8_store_bf16(tv_bf16 *p, v8 a) {
  *   v8_select_negative(x, a, b)   sign bit of x ? a : b
  *   v8_neg_abs(a)                 -|a|
  *   v8_pow2(t)                    2^n for t = 1.5 * 2^23 + n, -126 <= n <= 127
- *   v8_bits_*                     bit i = lane i: a > b, a >= b, !(a < b); the last is 1 for NaN, the others 0
- *   v8_load_bf16, v8_store_bf16   exact widening; rounding to nearest even as tv_bf16_from_f32 */
+ *   v8_bits_greater(a, b)         bit i = lane i: a > b
+ *   v8_ones_*(a, b)               a > b, a >= b ? 1 : +0
+ *   v8_load_bf16                  exact widening
+ *   v8_round_bf16, v8_store_bf16  rounding to nearest even as tv_bf16_from_f32, where the low half of a NaN is 0: so it
+ *                                 is in what was computed from bf16 numbers, and such a NaN needs no care */
 
 /* Tails: n of the 8 lanes, 0 <= n <= 8; lanes past n read as +0 and are not stored. */
 VEC_FN v8 v8_load_bf16_n(const tv_bf16 *p, int n) {
