@@ -9,7 +9,8 @@
 enum {
     CPU_ATTN_HEAD_STEP = 8,  /* head sizes are multiples of this ... */
     CPU_ATTN_MAX_HEAD = 256, /* ... up to this */
-    CPU_ATTN_ROWS = 32,      /* query rows (positions x heads of one kv head) of a unit, unless one position has more */
+    CPU_ATTN_ROWS = 64,      /* query rows (positions x heads of one kv head) of a unit, unless one position has more */
+    CPU_ATTN_COLUMNS = 12,   /* rows of a unit from which on each gets a lane of its own (isa_columns.h) */
     CPU_ATTN_KEYS = 64 /* keys that a unit passes all its rows over before it goes on: they stay in the L1 cache */
 };
 
@@ -34,6 +35,9 @@ typedef struct {
     size_t stride;     /* as given to cpu_attn_run */
     tv_bf16 **out;     /* [rows] each to [HS] bf16 */
 } cpu_attn_unit;
+
+/* Floats from one key's scores to the next where rows are columns. */
+size_t cpu_attn_columns_ld(int rows);
 
 /* Computes every unit of a checked step with `unit` on the device's threads. max_rows: most rows of a unit (a
  * unit always holds at least one position with all its heads); floats: scratch of a unit; stride: handed to the units.

@@ -118,6 +118,8 @@ tv_status cpu_attn_run(tv_dev *dev, const tv_attn_args *a, int max_rows, size_t 
     return TV_OK;
 }
 
+size_t cpu_attn_columns_ld(int rows) { return round_up((size_t)rows + 15, 16); }
+
 tv_status cpu_attn_run_whole_rows(tv_dev *dev, const tv_attn_args *a, void (*unit)(const cpu_attn_unit *u),
                                   tv_err *err) {
     TV_TRY(tv_check_attn(a, err));
