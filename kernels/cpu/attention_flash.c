@@ -10,6 +10,11 @@
 #include <math.h>
 #include <string.h>
 
+/* Floats for one of each row; vectors may begin at any row. */
+static size_t columns_ld(int rows) {
+    return ((size_t)rows + 2 * (CPU_ATTN_GROUP - 1)) / CPU_ATTN_GROUP * CPU_ATTN_GROUP;
+}
+
 static int smaller(int a, int b) { return a < b ? a : b; }
 
 /* Rows first .. rows-1 over the keys begin .. end-1 of one split. */
@@ -54,7 +59,7 @@ static void run_split_columns(const cpu_attn_unit *u, const float *q, size_t ld,
 static void unit(const cpu_attn_unit *u) {
     const int HS = u->HS, rows = u->rows, longest = u->n_keys[rows - 1], split = u->a->plan.split_keys;
     const int columns = rows >= CPU_ATTN_COLUMNS;
-    const size_t ld = cpu_attn_columns_ld(rows);
+    const size_t ld = columns_ld(rows);
     float *o = u->scratch, *acc = o + (size_t)rows * HS;          /* [rows,HS] f32 each: merged, of the running split */
     float *m = acc + (size_t)rows * HS, *sum = m + ld;            /* [ld] f32 of the merged splits */
     float *next_m = sum + ld, *next_sum = next_m + ld;            /* [ld] f32 of the running split */
@@ -82,6 +87,6 @@ tv_status cpu_attn_flash(tv_dev *dev, const tv_attn_args *a, tv_err *err) {
     /* Sized for the usual tile at least: scratch should not grow when a later step's plan has longer ones. */
     size_t room = stride > CPU_ATTN_KEYS ? stride : CPU_ATTN_KEYS;
     const int rows = cpu_attn_unit_rows(a, CPU_ATTN_ROWS);
-    size_t floats = (size_t)rows * 2 * (size_t)a->kv.HS + cpu_attn_columns_ld(rows) * (5 + room + (size_t)a->kv.HS);
+    size_t floats = (size_t)rows * 2 * (size_t)a->kv.HS + columns_ld(rows) * (5 + room + (size_t)a->kv.HS);
     return cpu_attn_run(dev, a, CPU_ATTN_ROWS, floats, stride, unit, err);
 }

@@ -53,6 +53,9 @@ typedef struct {
     /* As softmax_tile, but that the e^(m - m') go to shrink. */
     void (*columns_softmax_tile)(float *s, size_t ld, const int *n_keys, int rows, int from, int n, float scale,
                                  float *m, float *sum, float *shrink);
+    /* Softmax of whole rows: as the two below. */
+    void (*columns_softmax_math)(float *s, size_t ld, const int *n_keys, int rows, float scale);
+    void (*columns_softmax_eager)(float *s, size_t ld, const int *n_keys, int rows, float scale);
     /* Softmax of one whole row s [n] f32 in place; s has room for n rounded up to 8. math: all in f32. eager: scores
      * rounded to bf16, scaled and rounded; probabilities rounded to bf16 values. */
     void (*softmax_math)(float *s, int n, float scale);

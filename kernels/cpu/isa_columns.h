@@ -10,6 +10,7 @@
 /* A block of scores is 4 keys by 16 rows, one of values 4 rows by 16 elements of the head: 8 chains, just what two
  * multiply-add units need. 10 or 12 lose more where they begin and end than they win between. */
 enum { COLUMNS_BLOCK = 4, COLUMNS_WIDE = 2 * VEC_LANES };
+_Static_assert((int)COLUMNS_WIDE == (int)CPU_ATTN_GROUP, "rows of a block of scores");
 
 /* BLOCK(4), or of the n < 4 that are left. */
 #define COLUMNS_OF(n, BLOCK)                                                                                           \
@@ -187,6 +188,44 @@ static void columns_softmax_tile(float *s, size_t ld, const int *n_keys, int row
         v8_store(m + r, subtract);
         v8_store(shrink + r, factor);
     }
+}
+
+/* What softmax_math and softmax_eager do to a row. */
+VEC_FN void columns_softmax(float *s, size_t ld, const int *n_keys, int rows, float scale, int eager) {
+    const v8 c = v8_set1(scale);
+    for (int r = 0; r < rows; r += VEC_LANES, s += VEC_LANES) {
+        const int last = r + VEC_LANES < rows ? r + VEC_LANES - 1 : rows - 1;
+        const int keys = columns_hide(s, ld, n_keys + r, last - r + 1, 0, n_keys[last]);
+        v8 max = v8_set1(-INFINITY), lanes[VEC_LANES];
+        for (int j = 0; j < keys; j++) {
+            const v8 x = v8_load(s + (size_t)j * ld);
+            const v8 scaled = eager ? v8_round_bf16(v8_mul(v8_round_bf16(x), c)) : v8_mul(x, c);
+            v8_store(s + (size_t)j * ld, scaled);
+            max = v8_max(max, scaled);
+        }
+        for (int i = 0; i < VEC_LANES; i++) {
+            v8 lane = v8_zero();
+            for (int j = i; j < keys; j += VEC_LANES) {
+                const v8 e = v8_exp(v8_sub(v8_load(s + (size_t)j * ld), max));
+                lane = v8_add(lane, e);
+                v8_store(s + (size_t)j * ld, e);
+            }
+            lanes[i] = lane;
+        }
+        const v8 total = columns_sum(lanes);
+        for (int j = 0; j < keys; j++) {
+            const v8 p = v8_div(v8_load(s + (size_t)j * ld), total);
+            v8_store(s + (size_t)j * ld, eager ? v8_round_bf16(p) : p);
+        }
+    }
+}
+
+static void columns_softmax_math(float *s, size_t ld, const int *n_keys, int rows, float scale) {
+    columns_softmax(s, ld, n_keys, rows, scale, 0);
+}
+
+static void columns_softmax_eager(float *s, size_t ld, const int *n_keys, int rows, float scale) {
+    columns_softmax(s, ld, n_keys, rows, scale, 1);
 }
 
 #endif
