@@ -321,6 +321,53 @@ static void test_attention_batch_invariance(void) {
     drop(&w);
 }
 
+/* Units of many rows are computed by kernels of their own: chunks that begin and end anywhere, under tiles of any size,
+ * have the bits of each row alone, for ragged heads and every number of heads per kv head, whatever stands behind. */
+static void test_attention_many_rows_are_each_alone(void) {
+    static const struct {
+        int H, G, HS;
+    } shapes[] = {{1, 1, 8},  {4, 2, 24}, {3, 1, 40},  {8, 2, 64}, {10, 2, 16},
+                  {6, 1, 72}, {7, 1, 32}, {8, 1, 128}, {13, 1, 8}, {2, 2, 256}};
+    static const tv_attn_plan plans[] = {{16, 16}, {64, 128}, {7, 21}, {48, 48}, {100, 200}, {1, 3}};
+    static const struct {
+        int pos, n;
+    } chunks[] = {{130, 33}, {61, 67}, {0, 70}, {5, 12}}; /* by their ends, from the last */
+    enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_PLANS = sizeof plans / sizeof *plans, N_CHUNKS = 4 };
+    static const char *const isas[] = {"scalar", "avx2"};
+    tv_dev *dev[2] = {open_dev(isas[0], 1), open_dev(isas[1], 1)};
+    for (int i = 0; i < N_SHAPES; i++) {
+        world w = make(70 + (uint64_t)i, 1, shapes[i].H, shapes[i].G, 170, shapes[i].HS);
+        size_t row = (size_t)w.H * w.HS;
+        for (int c = 0; c < N_CHUNKS; c++) {
+            const int pos = chunks[c].pos, n = chunks[c].n;
+            for (int g = 0; g < w.G; g++)
+                for (size_t j = at_kv(&w, 0, g, pos + n); j < at_kv(&w, 0, g, 0) + (size_t)w.S * w.HS; j++)
+                    w.k[j] = w.v[j] = POISON;
+            for (int b = 0; b < N_NAMES; b++) {
+                const tv_attn_plan plan = plans[(i + c + b) % N_PLANS];
+                tv_bf16 *alone = malloc((size_t)n * row * sizeof *alone);
+                for (int r = 0; r < n; r++) {
+                    tv_segment s = {0, 0, 1, pos + r};
+                    tv_bf16 *out = run(dev[1] ? dev[1] : dev[0], &w, names[b], plan, &s, 1);
+                    memcpy(alone + (size_t)r * row, out, row * sizeof *out);
+                    free(out);
+                }
+                for (int d = 0; d < 2; d++) {
+                    if (!dev[d]) continue;
+                    tv_segment s = {0, 0, n, pos};
+                    tv_bf16 *out = run(dev[d], &w, names[b], plan, &s, 1);
+                    CHECK_BYTES(out, alone, (size_t)n * row * sizeof *out);
+                    free(out);
+                }
+                free(alone);
+            }
+        }
+        drop(&w);
+    }
+    for (int d = 0; d < 2; d++)
+        if (dev[d]) tv_ops_cpu.close(dev[d]);
+}
+
 /* Different plans differ (else there would be no drift to measure); math and eager do not look at the plan. */
 static void test_attention_plan_reaches_flash_only(void) {
     tv_dev *dev = open_dev("auto", 1);
@@ -432,6 +479,7 @@ static const tv_test tests[] = {
     {"attention_prefill_is_chunks_is_decode", test_attention_prefill_is_chunks_is_decode},
     {"attention_causal_in_chunk", test_attention_causal_in_chunk},
     {"attention_batch_invariance", test_attention_batch_invariance},
+    {"attention_many_rows_are_each_alone", test_attention_many_rows_are_each_alone},
     {"attention_plan_reaches_flash_only", test_attention_plan_reaches_flash_only},
     {"attention_bits_across_machines", test_attention_bits_across_machines},
     {"attention_choose", test_attention_choose},

@@ -9,7 +9,9 @@
 enum {
     CPU_ATTN_HEAD_STEP = 8,  /* head sizes are multiples of this ... */
     CPU_ATTN_MAX_HEAD = 256, /* ... up to this */
-    CPU_ATTN_ROWS = 32,      /* query rows (positions x heads of one kv head) of a unit, unless one position has more */
+    CPU_ATTN_ROWS = 64,      /* query rows (positions x heads of one kv head) of a unit, unless one position has more */
+    CPU_ATTN_COLUMNS = 12,   /* rows of a unit from which on each gets a lane of its own (isa_columns.h) ... */
+    CPU_ATTN_GROUP = 16,     /* ... in groups of so many */
     CPU_ATTN_KEYS = 64 /* keys that a unit passes all its rows over before it goes on: they stay in the L1 cache */
 };
 
@@ -46,7 +48,8 @@ int cpu_attn_unit_rows(const tv_attn_args *a, int max_rows);
 /* The shape both whole-row backends share: scores of all keys, `softmax` on each row, weighted values, one rounding. */
 TV_NODISCARD tv_status cpu_attn_run_whole_rows(tv_dev *dev, const tv_attn_args *a, void (*unit)(const cpu_attn_unit *u),
                                                tv_err *err);
-void cpu_attn_whole_rows(const cpu_attn_unit *u, void (*softmax)(float *s, int n, float scale));
+void cpu_attn_whole_rows(const cpu_attn_unit *u, void (*softmax)(float *s, int n, float scale),
+                         void (*columns_softmax)(float *s, size_t ld, const int *n_keys, int rows, float scale));
 
 tv_status cpu_attn_math(tv_dev *dev, const tv_attn_args *a, tv_err *err);
 tv_status cpu_attn_eager(tv_dev *dev, const tv_attn_args *a, tv_err *err);

@@ -118,6 +118,11 @@ tv_status cpu_attn_run(tv_dev *dev, const tv_attn_args *a, int max_rows, size_t 
     return TV_OK;
 }
 
+/* Rows of a unit with those that only fill vectors. */
+static size_t columns_of(int rows) {
+    return rows < CPU_ATTN_COLUMNS ? (size_t)rows : round_up((size_t)rows, CPU_ATTN_GROUP);
+}
+
 tv_status cpu_attn_run_whole_rows(tv_dev *dev, const tv_attn_args *a, void (*unit)(const cpu_attn_unit *u),
                                   tv_err *err) {
     TV_TRY(tv_check_attn(a, err));
@@ -129,14 +134,35 @@ tv_status cpu_attn_run_whole_rows(tv_dev *dev, const tv_attn_args *a, void (*uni
         int keys = a->segments[i].pos + a->segments[i].n_rows;
         if (keys > longest) longest = keys;
     }
+    const int heads = a->H / a->kv.G;
     size_t stride = round_up((size_t)longest, 8), fit = cached / stride;
+    if (fit >= CPU_ATTN_GROUP) fit -= fit % CPU_ATTN_GROUP;
     int rows = cpu_attn_unit_rows(a, fit < CPU_ATTN_ROWS ? (int)fit : CPU_ATTN_ROWS);
-    size_t most = (size_t)cpu_attn_unit_rows(a, CPU_ATTN_ROWS) * a->kv.HS;
-    size_t one_position = (size_t)(a->H / a->kv.G) * round_up((size_t)a->kv.S, 8);
-    return cpu_attn_run(dev, a, rows, most + (one_position > cached ? one_position : cached), stride, unit, err);
+    size_t most = round_up((size_t)cpu_attn_unit_rows(a, CPU_ATTN_ROWS), CPU_ATTN_GROUP) * 2 * a->kv.HS;
+    size_t one_position = columns_of(heads) * round_up((size_t)a->kv.S, 8);
+    size_t several = cached / CPU_ATTN_COLUMNS * CPU_ATTN_GROUP;
+    return cpu_attn_run(dev, a, rows, most + (one_position > several ? one_position : several), stride, unit, err);
 }
 
-void cpu_attn_whole_rows(const cpu_attn_unit *u, void (*softmax)(float *s, int n, float scale)) {
+static void whole_rows_in_columns(const cpu_attn_unit *u,
+                                  void (*softmax)(float *s, size_t ld, const int *n_keys, int rows, float scale)) {
+    const int HS = u->HS, rows = u->rows, longest = u->n_keys[rows - 1];
+    const size_t ld = columns_of(rows);
+    float *acc = u->scratch, *q = acc + ld * (size_t)HS; /* [rows,HS], [HS,ld] f32 */
+    float *s = q + ld * (size_t)HS;                      /* [longest,ld] f32 */
+    u->ops->columns_turn(u->q, rows, HS, q, ld);
+    u->ops->columns_scores(q, ld, u->n_keys, rows, HS, u->k, 0, longest, s);
+    softmax(s, ld, u->n_keys, rows, u->a->scale);
+    u->ops->columns_values(s, ld, u->n_keys, rows, HS, u->v, 0, longest, NULL, acc);
+    for (int r = 0; r < rows; r++) u->ops->finish(acc + (size_t)r * HS, 1.0f, u->out[r], HS);
+}
+
+void cpu_attn_whole_rows(const cpu_attn_unit *u, void (*softmax)(float *s, int n, float scale),
+                         void (*columns_softmax)(float *s, size_t ld, const int *n_keys, int rows, float scale)) {
+    if (u->rows >= CPU_ATTN_COLUMNS) {
+        whole_rows_in_columns(u, columns_softmax);
+        return;
+    }
     const int HS = u->HS, rows = u->rows, longest = u->n_keys[rows - 1];
     const size_t ld = u->stride;
     float *acc = u->scratch, *s = acc + (size_t)rows * HS; /* [rows,HS], [rows,ld] f32 */

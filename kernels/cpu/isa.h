@@ -45,6 +45,21 @@ typedef struct {
      * [keys,HS] bf16 (keys past n_keys[r] are not touched for row r). next: [n_keys[0],HS] bf16. */
     void (*values)(const float *p, size_t ld, const int *n_keys, int rows, int HS, const tv_bf16 *v, float *acc,
                    const tv_bf16 *next);
+    /* The same for many rows at once, each a column of s [keys,ld] f32. Of the n keys from `from` on, row r sees those
+     * below n_keys[r], which ascends; each row sees one at least. q, s, m, sum and shrink have room for 15 rows more,
+     * of which nothing is asked. turn: q [rows,HS] f32 as scores wants it, out [HS,ld] f32; rows up to ld are 0. */
+    void (*columns_turn)(const float *q, int rows, int HS, float *out, size_t ld);
+    void (*columns_scores)(const float *q, size_t ld, const int *n_keys, int rows, int HS, const tv_bf16 *k, int from,
+                           int n, float *s);
+    /* acc [rows,HS] f32 = acc * shrink[r], or 0 without shrink [rows] f32, and then as values. */
+    void (*columns_values)(const float *p, size_t ld, const int *n_keys, int rows, int HS, const tv_bf16 *v, int from,
+                           int n, const float *shrink, float *acc);
+    /* As softmax_tile, but that the e^(m - m') go to shrink. */
+    void (*columns_softmax_tile)(float *s, size_t ld, const int *n_keys, int rows, int from, int n, float scale,
+                                 float *m, float *sum, float *shrink);
+    /* Softmax of whole rows: as the two below. */
+    void (*columns_softmax_math)(float *s, size_t ld, const int *n_keys, int rows, float scale);
+    void (*columns_softmax_eager)(float *s, size_t ld, const int *n_keys, int rows, float scale);
     /* Softmax of one whole row s [n] f32 in place; s has room for n rounded up to 8. math: all in f32. eager: scores
      * rounded to bf16, scaled and rounded; probabilities rounded to bf16 values. */
     void (*softmax_math)(float *s, int n, float scale);
@@ -53,8 +68,10 @@ typedef struct {
      * values, with m' = max(*m, tile); *sum = fmaf(*sum, e^(m - m'), sum of the unrounded); *m = m'; acc [HS] f32 *=
      * e^(m - m'). */
     void (*softmax_tile)(float *s, int n, float scale, float *m, float *sum, float *acc, int HS);
-    /* Merges the next split into (m, sum, o [HS]): both scaled to the larger maximum, then added. */
-    void (*merge)(float *m, float *sum, float *o, float next_m, float next_sum, const float *next_o, int HS);
+    /* Merges the next split of each row into (m [rows], sum [rows], o [rows,HS]), all f32: both scaled to the larger
+     * maximum, then added. m, sum and the next ones have room for 7 rows more. */
+    void (*merge)(int rows, float *m, float *sum, float *o, const float *next_m, const float *next_sum,
+                  const float *next_o, int HS);
     /* out [HS] bf16 = round(o [HS] / sum). */
     void (*finish)(const float *o, float sum, tv_bf16 *out, int HS);
 } cpu_ops_isa;

@@ -184,12 +184,20 @@ static void softmax_tile(float *s, int n, float scale, float *m, float *sum, flo
     for (int d = 0; d < HS; d += VEC_LANES) v8_store(acc + d, v8_mul(v8_load(acc + d), v8_set1(shrink)));
 }
 
-static void merge_split(float *m, float *sum, float *o, float next_m, float next_sum, const float *next_o, int HS) {
-    float new_m = *m > next_m ? *m : next_m, a = vec_exp(*m - new_m), b = vec_exp(next_m - new_m);
-    *m = new_m;
-    *sum = fmaf(next_sum, b, *sum * a);
-    for (int d = 0; d < HS; d += VEC_LANES)
-        v8_store(o + d, v8_fma(v8_load(next_o + d), v8_set1(b), v8_mul(v8_load(o + d), v8_set1(a))));
+static void merge_splits(int rows, float *m, float *sum, float *o, const float *next_m, const float *next_sum,
+                         const float *next_o, int HS) {
+    for (int r = 0; r < rows; r += VEC_LANES) {
+        float a[VEC_LANES], b[VEC_LANES];
+        const v8 old = v8_load(m + r), next = v8_load(next_m + r), max = v8_max(old, next);
+        const v8 keep = v8_exp(v8_sub(old, max)), add = v8_exp(v8_sub(next, max));
+        v8_store(m + r, max);
+        v8_store(sum + r, v8_fma(v8_load(next_sum + r), add, v8_mul(v8_load(sum + r), keep)));
+        v8_store(a, keep);
+        v8_store(b, add);
+        for (int i = 0; i < VEC_LANES && r + i < rows; i++, o += HS, next_o += HS)
+            for (int d = 0; d < HS; d += VEC_LANES)
+                v8_store(o + d, v8_fma(v8_load(next_o + d), v8_set1(b[i]), v8_mul(v8_load(o + d), v8_set1(a[i]))));
+    }
 }
 
 static void finish_row(const float *o, float sum, tv_bf16 *out, int HS) {

@@ -207,6 +207,35 @@ VEC_FN v8 v8_sum_each(const v8 a[8]) {
 #endif
 }
 
+/* Lane j of a[i] goes to lane i of a[j]. */
+VEC_FN void v8_transpose(v8 a[8]) {
+#ifdef CPU_VEC_AVX2
+    v8 x[8], y[8];
+    VEC_UNROLL
+    for (int i = 0; i < 8; i += 2)
+        x[i] = _mm256_unpacklo_ps(a[i], a[i + 1]), x[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+    VEC_UNROLL
+    for (int i = 0; i < 8; i += 4) VEC_UNROLL
+    for (int j = 0; j < 2; j++) {
+        y[i + 2 * j] = _mm256_shuffle_ps(x[i + j], x[i + j + 2], 0x44);
+        y[i + 2 * j + 1] = _mm256_shuffle_ps(x[i + j], x[i + j + 2], 0xee);
+    }
+    VEC_UNROLL
+    for (int i = 0; i < 4; i++) {
+        a[i] = _mm256_permute2f128_ps(y[i], y[i + 4], 0x20);
+        a[i + 4] = _mm256_permute2f128_ps(y[i], y[i + 4], 0x31);
+    }
+#else
+    float x[8][8];
+    for (int i = 0; i < 8; i++) v8_store(x[i], a[i]);
+    for (int i = 0; i < 8; i++) {
+        float column[8];
+        for (int j = 0; j < 8; j++) column[j] = x[j][i];
+        a[i] = v8_load(column);
+    }
+#endif
+}
+
 /* The largest lane; for NaN as v8_max. */
 VEC_FN float v8_max_lane(v8 a) {
     float l[VEC_LANES];
