@@ -137,6 +137,16 @@ void cli_tiny_model(void) {
     TV_ASSERT(tv_file_write(cli_path("p.jsonl"), prompts, sizeof prompts - 1, NULL) == TV_OK);
 }
 
+void cli_small_model(void) {
+    tiny_options options = tiny_options_default(TV_QWEN3);
+    options.d_model = 32, options.d_ff = 64, options.vocab_size = 4096, options.max_positions = 512;
+    options.tie_embeddings = 1;
+    tiny_checkpoint *c = tiny_new(&options);
+    tiny_write(c, cli_path("m"));
+    tiny_free(c);
+    CLI(0, NULL, "cp '%s'/tokenizer*.json m", tv_bundled_model());
+}
+
 const char *cli_path(const char *name) {
     static char paths[8][4096];
     static int next;

@@ -29,6 +29,8 @@ int cli_check(const char *file, int line, int code, const char *part, const char
 /* Makes folder "m" (a random checkpoint of vocabulary 128 without a tokenizer) and the prompts file "p.jsonl" of three
  * prompts of ids in the test's folder. */
 void cli_tiny_model(void);
+/* Makes folder "m": a random checkpoint with the bundled model's tokenizer and a tenth of its arithmetic. */
+void cli_small_model(void);
 /* DIR/NAME in the test's folder, static storage, the last eight stay valid. */
 const char *cli_path(const char *name);
 /* JSON file in the test's folder; aborts when it is none. The caller deletes. */

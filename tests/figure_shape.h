@@ -6,7 +6,7 @@
 
 #include "tests/cli_run.h"
 
-/* The bundled model at sizes that take seconds. */
+/* Sizes that take seconds. */
 #define SMALL " -N 24 -n 24 -R 4 --threads 2 -q -o fig"
 
 static inline const cJSON *series(const cJSON *figure, int panel, int number) {

@@ -23,7 +23,8 @@ static void synthetic(void) {
 /* Shapes that hold whatever the model: more reads see more ids, mismatch grows with the text, and is most of the
  * distance where the readout is cut below what the sampler took. */
 static void measured(void) {
-    CLI(0, NULL, "tvgpu figure support topk length prompts" SMALL);
+    cli_small_model();
+    CLI(0, NULL, "tvgpu figure m support topk length prompts" SMALL);
     cJSON *f = cli_json("fig/support.json");
     for (int panel = 0; panel < 3; panel++)
         for (int k = 0; k < 3; k++) CHECK(monotone(series(f, panel, k)));
@@ -42,7 +43,7 @@ static void measured(void) {
     cJSON_Delete(f);
     /* what is there is not measured again, and can be brought along */
     CLI(0, NULL,
-        "cp fig/support.csv before.csv && tvgpu figure support --run fig/runs/pair -q -o other "
+        "cp fig/support.csv before.csv && tvgpu figure m support --run fig/runs/pair -q -o other "
         "&& cmp before.csv other/support.csv && ! test -e other/runs");
 }
 

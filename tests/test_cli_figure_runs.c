@@ -10,7 +10,8 @@
 /* Long texts: mismatch and own tokens without mass can only grow; the batch that sampled leaves none of those, a cache
  * that holds a quarter of the texts leaves some. What is cached changes neither trajectories nor what is measured. */
 static void small_cache(void) {
-    CLI(0, NULL, "tvgpu figure long -N 64 -n 64 -R 2 --threads 2 -q -o fig");
+    cli_small_model();
+    CLI(0, NULL, "tvgpu figure m long -N 64 -n 64 -R 2 --threads 2 -q -o fig");
     cJSON *f = cli_json("fig/long.json");
     for (int way = 0; way < 3; way++) {
         CHECK(monotone(series(f, 1, way)) && monotone(series(f, 2, way)));
@@ -69,7 +70,8 @@ static void noisy(void) {
 /* Scored step by step as sampled no own token lacks mass, and scoring at once moves side a; the attribution's rows are
  * its axes, with an interval around each, and 0 for the shuffle that moves nothing. */
 static void scoring_and_drift(void) {
-    CLI(0, NULL, "tvgpu figure scoring drift -N 12 -n 12 -R 2 --threads 2 -q -o fig");
+    cli_small_model();
+    CLI(0, NULL, "tvgpu figure m scoring drift -N 12 -n 12 -R 2 --threads 2 -q -o fig");
     cJSON *f = cli_json("fig/scoring.json");
     CHECK(cli_number(f, "values.replay.own_zero_mass_a") == 0 && cli_number(f, "values.replay.own_zero_mass_b") == 0);
     CHECK(cli_number(f, "values.mean_abs_difference_a") > 0 && cli_number(f, "values.equal_share_a") < 1);
