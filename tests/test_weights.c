@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "bench/random_model.c"
 #include "models/weights.h"
 #include "tests/check.h"
 #include "tests/tiny_checkpoint.h"
@@ -717,7 +718,37 @@ static void test_quantized_at_load(void) {
     CHECK_INT(dev.live, 0);
 }
 
+/* The checkpoints that speed is measured on load without a word: every tensor is there and none too many. */
+static void test_random_models(void) {
+    static const tv_model_shape small[] = {{"dense", 2, 64, 4, 2, 32, 96, 128, 0, 0},
+                                           {"moe", 3, 64, 4, 2, 32, 48, 128, 5, 2}};
+    for (int i = 0; i < 2; i++) {
+        tv_dev dev = {0};
+        tv_err err = {0};
+        tv_model *m = NULL;
+        CHECK_OK(tv_random_model_write(tv_test_dir(), &small[i], 7, &err), &err);
+        capture_begin();
+        tv_status s = load(tv_test_dir(), &dev, &m, &err);
+        char *said = capture_end();
+        if (CHECK_OK(s, &err)) {
+            CHECK_STR(said, "");
+            CHECK_INT(m->config.n_experts, small[i].n_experts);
+            CHECK_INT(m->config.n_layers, small[i].n_layers);
+            const tv_matrix *up = i ? &m->layers[2].expert_gate_up[4] : &m->layers[1].gate_up;
+            CHECK(up->N == 2 * small[i].d_ff && up->K == 64);
+        }
+        free(said);
+        tv_model_free(m);
+        CHECK_INT(dev.live, 0);
+    }
+    tv_model_shape shape;
+    tv_err err = {0};
+    CHECK_OK(tv_model_shape_find("moe", &shape, &err), &err);
+    CHECK(shape.n_experts == 64 && shape.n_experts_used == 8);
+}
+
 static const tv_test tests[] = {
+    {"random_models", test_random_models},
     {"binding", test_binding},
     {"shapes_are_checked", test_shapes_are_checked},
     {"tied", test_tied},
