@@ -77,13 +77,13 @@ DEFINE_BLOCK(3, 2)
 CPU_INLINE size_t place(const cpu_block *b, int m, int j) {
     return (size_t)(j / 2) * b->tile_stride + (size_t)(m * CPU_PANEL + j % 2 * 8);
 }
-/* acc [12/halves,halves]: half panels first .. first+halves-1. */
-CPU_INLINE void load12(const cpu_block *b, const int halves, const int first, __m256 acc[12]) {
-    CPU_UNROLL for (int m = 0; m < 12 / halves; m++) CPU_UNROLL for (int j = 0; j < halves; j++) acc[m * halves + j] =
+/* acc [rows,halves], 12 sums: half panels first .. first+halves-1. */
+CPU_INLINE void load12(const cpu_block *b, const int rows, const int halves, const int first, __m256 acc[12]) {
+    CPU_UNROLL for (int m = 0; m < rows; m++) CPU_UNROLL for (int j = 0; j < halves; j++) acc[m * halves + j] =
         b->in ? _mm256_load_ps(b->in + place(b, m, first + j)) : _mm256_setzero_ps();
 }
-CPU_INLINE void store12(const cpu_block *b, const int halves, const int first, const __m256 acc[12]) {
-    CPU_UNROLL for (int m = 0; m < 12 / halves; m++) CPU_UNROLL for (int j = 0; j < halves; j++) {
+CPU_INLINE void store12(const cpu_block *b, const int rows, const int halves, const int first, const __m256 acc[12]) {
+    CPU_UNROLL for (int m = 0; m < rows; m++) CPU_UNROLL for (int j = 0; j < halves; j++) {
         float *out = b->out + place(b, m, first + j);
         const __m256 sum = acc[m * halves + j];
         _mm256_store_ps(out, b->add ? _mm256_add_ps(_mm256_load_ps(out), sum) : sum);
@@ -100,7 +100,7 @@ CPU_INLINE void store12(const cpu_block *b, const int halves, const int first, c
 
 static void block_6_1(const cpu_block *b) {
     __m256 acc[12], mask = odd_mask();
-    load12(b, 2, 0, acc);
+    load12(b, 6, 2, 0, acc);
     const int n = b->k;
     const float *x = b->x;
     const tv_bf16 *w = b->w;
@@ -126,14 +126,14 @@ static void block_6_1(const cpu_block *b) {
         x += 2 * 6;
         w += 2 * CPU_PANEL;
     }
-    store12(b, 2, 0, acc);
+    store12(b, 6, 2, 0, acc);
 }
 
 /* Half panels first .. first+2 of three panels. */
 CPU_INLINE void block_4_half3(const cpu_block *b, const int first) {
     __m256 acc[12];
     const __m256 mask = odd_mask();
-    load12(b, 3, first, acc);
+    load12(b, 4, 3, first, acc);
     const int n = b->k;
     const float *x = b->x;
     const tv_bf16 *w[3];
@@ -164,7 +164,7 @@ CPU_INLINE void block_4_half3(const cpu_block *b, const int first) {
         x += 2 * 4;
         CPU_UNROLL for (int i = 0; i < 3; i++) w[i] += 2 * CPU_PANEL;
     }
-    store12(b, 3, first, acc);
+    store12(b, 4, 3, first, acc);
 }
 static void block_4_3(const cpu_block *b) {
     block_4_half3(b, 0);
