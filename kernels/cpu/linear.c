@@ -122,18 +122,18 @@ static void finish(const chunk *c, int panel, int panels, const float *tile) {
     }
 }
 
-/* Panels that the kernels take at once for `rows` rows in n_blocks blocks. */
-static int panels_at_once(const cpu_isa *isa, int rows, int n_blocks) {
-    if (n_blocks == 1) return isa->stream_panels[rows] ? isa->stream_panels[rows] : isa->panels;
-    return isa->panels_of_4 && rows == 4 * n_blocks ? isa->panels_of_4 : isa->panels;
+/* Whether the chunk is a lone block that streams; panels that the kernels take at once for it. */
+static int streams(const chunk *c) { return c->n_blocks == 1 && c->isa->stream_panels[c->rows]; }
+static int panels_at_once(const chunk *c) {
+    if (streams(c)) return c->isa->stream_panels[c->rows];
+    return c->isa->panels_of_4 && c->n_blocks > 1 && c->rows == 4 * c->n_blocks ? c->isa->panels_of_4 : c->isa->panels;
 }
 
 /* Panels [begin,end) of a chunk; next: the one that this thread will probably begin with then, to be fetched. */
 static void run_panels(const chunk *c, int begin, int end, int next) {
     _Alignas(64) float tile[CPU_MAX_PANELS * CPU_CHUNK_ROWS * CPU_PANEL];
     _Alignas(64) float partial[CPU_MAX_PANELS * CPU_CHUNK_ROWS * CPU_PANEL];
-    int most = panels_at_once(c->isa, c->rows, c->n_blocks),
-        stream = c->n_blocks == 1 && c->isa->stream_panels[c->rows];
+    const int most = panels_at_once(c), stream = streams(c);
     for (int p = begin; p < end;) {
         int panels = end - p >= most ? most : 1;
         if (stream)
@@ -205,9 +205,9 @@ void cpu_linear_run(const cpu_isa *isa, cpu_pool *pool, int threads, float *scra
     for (p.row0 = 0; p.row0 < a->M; p.row0 += CPU_PACK_ROWS) {
         p.M = a->M - p.row0 < CPU_PACK_ROWS ? a->M - p.row0 : CPU_PACK_ROWS;
         p.n_chunks = (p.M + rows - 1) / rows;
-        int chunk_rows = (p.M + p.n_chunks - 1) / p.n_chunks;
-        p.chunk_blocks = (chunk_rows + isa->rows - 1) / isa->rows;
-        int whole = panels_at_once(isa, chunk_rows, p.n_chunks > 1 ? 2 : p.chunk_blocks);
+        const chunk largest = chunk_of(&p, 0);
+        p.chunk_blocks = largest.n_blocks;
+        const int whole = panels_at_once(&largest);
         p.group = cpu_grain((int)((int64_t)p.n_panels * p.n_chunks), threads);
         p.group = (p.group < CPU_MAX_PANELS ? CPU_MAX_PANELS : p.group > 64 ? 64 : p.group) / whole * whole;
         p.n_groups = (p.n_panels + p.group - 1) / p.group;
