@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/vec.h"
 
 /* acc += b * e, fused. The asm pins each accumulator to its register: left to itself GCC 12 rotates them through the
  * loop and spills one, which costs a third of the speed. */
@@ -178,34 +179,19 @@ static void block(int rows, int panels, const cpu_block *b) {
     (panels == 1 ? one : more)[rows](b);
 }
 
-CPU_INLINE __m256 expand(const tv_bf16 *x) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)x)), 16));
-}
-
 void cpu_pack_avx2(const tv_bf16 *x, size_t ldx, int rows, int K, float *out) {
     int k = 0;
     if (rows == 1) {
-        for (; k + 8 <= K; k += 8) _mm256_storeu_ps(out + k, expand(x + k));
+        for (; k + 8 <= K; k += 8) _mm256_storeu_ps(out + k, v8_load_bf16(x + k));
     } else {
         /* Transposes 8 x 8. A stored vector runs up to 7 floats past its k, into places that later stores of this block
          * fill: the last 8 or more k are left to the scalar tail. */
         for (; k + 16 <= K; k += 8) {
-            __m256 r[8], s[8], t[8];
-            for (int m = 0; m < 8; m++) r[m] = m < rows ? expand(x + (size_t)m * ldx + k) : _mm256_setzero_ps();
-            for (int i = 0; i < 8; i += 2) {
-                s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-                s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-            }
-            for (int i = 0; i < 8; i += 4) {
-                t[i] = _mm256_shuffle_ps(s[i], s[i + 2], 0x44);
-                t[i + 1] = _mm256_shuffle_ps(s[i], s[i + 2], 0xee);
-                t[i + 2] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0x44);
-                t[i + 3] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0xee);
-            }
+            v8 r[8];
+            for (int m = 0; m < 8; m++) r[m] = m < rows ? v8_load_bf16(x + (size_t)m * ldx + k) : v8_zero();
+            v8_transpose(r);
             float *o = out + (size_t)k * rows;
-            for (int i = 0; i < 4; i++) _mm256_storeu_ps(o + i * rows, _mm256_permute2f128_ps(t[i], t[i + 4], 0x20));
-            for (int i = 0; i < 4; i++)
-                _mm256_storeu_ps(o + (i + 4) * rows, _mm256_permute2f128_ps(t[i], t[i + 4], 0x31));
+            for (int i = 0; i < 8; i++) v8_store(o + i * rows, r[i]);
         }
     }
     cpu_pack_scalar(x + k, ldx, rows, K - k, out + (size_t)k * rows);
@@ -226,7 +212,7 @@ void cpu_finish_avx2(const float *tile, int rows, int columns, const tv_bf16 *bi
         return;
     }
     __m256 b0 = _mm256_setzero_ps(), b1 = b0;
-    if (bias) b0 = expand(bias), b1 = expand(bias + 8);
+    if (bias) b0 = v8_load_bf16(bias), b1 = v8_load_bf16(bias + 8);
     for (int m = 0; m < rows; m++) {
         __m256 v0 = _mm256_load_ps(tile + m * CPU_PANEL), v1 = _mm256_load_ps(tile + m * CPU_PANEL + 8);
         if (bias) v0 = _mm256_add_ps(v0, b0), v1 = _mm256_add_ps(v1, b1); /* adding 0 would turn -0 into +0 */
